@@ -1,0 +1,303 @@
+"""Tables and figures: which there are, what each depends on, and why one is stale."""
+
+import ast
+import difflib
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from IPython.core.inputtransformer2 import TransformerManager
+
+import fedlib
+from fedlib import papers, parameters, paths, registry
+from fedlib.data import DATASETS, load
+from fedlib.files import sha256, write_text
+from fedlib.sources import module_path, source_hashes
+from fedlib.spec import SettingError, Spec, suggestion
+
+PRESETS = ("quick", "cpu", "paper")
+SUFFIXES = {".png", ".pdf", ".csv", ".md", ".tex", ".json"}
+
+
+class Artefact(NamedTuple):
+    """A table or figure at one preset, with all its settings checked."""
+
+    name: str  # "<paper>/<notebook>"
+    preset: str
+    notebook: Path
+    parameters: dict[str, Any]
+    specs: list[Spec]  # the runs it needs
+
+
+def names() -> list[str]:
+    """Return the names of all artefacts, ``<paper>/<notebook>``."""
+    found = paths.NOTEBOOKS.glob("papers/*/*.ipynb")
+    pairs = [(path.parent.name, path.stem) for path in found]
+    return sorted(f"{a}/{b}" for a, b in pairs if not (a + "/" + b).startswith("."))
+
+
+def select(wanted: Sequence[str]) -> list[str]:
+    """Return the artefacts that names, papers or unique short names stand for.
+
+    Raises
+    ------
+    SettingError
+        An unknown name (the closest is suggested), or a short name of two artefacts.
+    """
+    everything = names()
+    chosen = []
+    for name in wanted:
+        hits = [full for full in everything if name in (full, full.split("/")[0])]
+        if not hits:
+            hits = [full for full in everything if full.split("/")[1] == name]
+            if len(hits) > 1:
+                raise SettingError(
+                    f"artefact: got {name!r}, which may be any of {hits}"
+                )
+        if not hits:
+            parts = {part for full in everything for part in full.split("/")}
+            known = [*everything, *sorted(parts)]
+            close = difflib.get_close_matches(name, known, 1)
+            hint = suggestion(name, close or everything)
+            raise SettingError(f"artefact: got {name!r}; {hint}")
+        chosen += hits
+    return list(dict.fromkeys(chosen)) if wanted else everything
+
+
+def prepare(
+    name: str, preset: str, overrides: Mapping[str, Any] | None = None
+) -> Artefact:
+    """Return an artefact with its parameters resolved and its runs listed.
+
+    Raises
+    ------
+    SettingError
+        Anything that is wrong with a parameter or with the settings of a run.
+    """
+    if preset not in PRESETS:
+        hint = suggestion(preset, list(PRESETS))
+        raise SettingError(f"preset: got {preset!r}; {hint}")
+    notebook = paths.NOTEBOOKS / "papers" / f"{name}.ipynb"
+    known = parameters.declared(notebook)
+    if "preset" not in known:
+        raise SettingError(f"{name}: the notebook has no parameter 'preset'")
+    file = paths.PARAMS / preset / f"{name}.yaml"
+    layers = [_yaml(file), dict(overrides or {})]
+    for layer in layers:
+        if layer.get("preset", preset) != preset:
+            raise SettingError(
+                f"{name}: preset: got {layer['preset']!r}, expected the one asked for, "
+                f"{preset!r}"
+            )
+    try:
+        values = parameters.resolve(known, *layers, {"preset": preset})
+        for method in _listed(values, "method"):
+            registry.method(method)
+        for dataset in _listed(values, "dataset"):
+            if dataset not in DATASETS:
+                hint = suggestion(dataset, list(DATASETS))
+                raise SettingError(f"dataset: got {dataset!r}; {hint}")
+        specs = papers.specs_for(name, values)
+    except KeyError as error:
+        raise SettingError(
+            f"{name}: its runs need a parameter {error}, which the notebook lacks"
+        ) from error
+    except ValueError as error:
+        raise SettingError(f"{name}: {error}") from error
+    return Artefact(name, preset, notebook, values, specs)
+
+
+def _yaml(file: Path) -> dict[str, Any]:
+    shown = "/".join(file.parts[-4:])
+    if not file.exists():
+        raise SettingError(f"{shown}: no such file; it holds the preset's parameters")
+    try:
+        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise SettingError(f"{shown}: not YAML: {error}") from error
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise SettingError(f"{shown}: got {found!r}, expected lines of name: value")
+    return found
+
+
+def _listed(values: Mapping[str, Any], what: str) -> list[str]:
+    """Return the texts in a parameter ``what`` and in its plural."""
+    found = []
+    for value in (values.get(what), values.get(f"{what}s")):
+        found += value if isinstance(value, list) else [value]
+    return [item for item in dict.fromkeys(found) if isinstance(item, str)]
+
+
+def _is_module(name: str) -> bool:
+    return find_spec(name) is not None
+
+
+def _home(name: str) -> str:
+    """Return the module behind ``fedlib.<name>``: itself, or where it is defined."""
+    if _is_module(f"fedlib.{name}"):
+        return f"fedlib.{name}"
+    return getattr(getattr(fedlib, name, None), "__module__", "fedlib")
+
+
+def imported(notebook: Path) -> set[str]:
+    """Return the modules of fedlib that a notebook's code cells use.
+
+    Raises
+    ------
+    SyntaxError
+        A cell is not Python, even after IPython's commands are translated.
+    """
+    cells = [c for c in parameters.read(notebook).cells if c.cell_type == "code"]
+    code = "\n".join(TransformerManager().transform_cell(c.source) for c in cells)
+    tree = ast.parse(code)
+    found, whole = set(), set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(module="fedlib"):
+                found |= {_home(alias.name) for alias in node.names}
+            case ast.ImportFrom(module=str(module)) if module.startswith("fedlib."):
+                inner = {f"{module}.{alias.name}" for alias in node.names}
+                found |= {module} | {name for name in inner if _is_module(name)}
+            case ast.Import():
+                for alias in node.names:
+                    if alias.name == "fedlib":
+                        whole.add(alias.asname or "fedlib")
+                    elif alias.name.startswith("fedlib."):
+                        found.add(alias.name)
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id=base)) if base in whole:
+                found.add(_home(node.attr))
+    return found
+
+
+def _code_hash(notebook: Path) -> str:
+    """Return a hash of the code cells; the parameters are compared by value."""
+    content = parameters.read(notebook)
+    tagged = parameters.tagged_cell(notebook, content)
+    code = [
+        cell.source
+        for index, cell in enumerate(content.cells)
+        if cell.cell_type == "code" and index != tagged
+    ]
+    return hashlib.sha256(json.dumps(code).encode()).hexdigest()[:16]
+
+
+def _data(name: str) -> list:
+    """Return what a run's numbers depend on in a data set."""
+    found = load(name)
+    return [found.fingerprint, found.mean, found.std, found.augment]
+
+
+def state(artefact: Artefact) -> dict[str, Any]:
+    """Return all that an artefact depends on, as text and numbers.
+
+    Raises
+    ------
+    DataError
+        A data set is missing.
+    """
+    specs = artefact.specs
+    methods = {*_listed(artefact.parameters, "method"), *(s.method for s in specs)}
+    datasets = {*_listed(artefact.parameters, "dataset"), *(s.dataset for s in specs)}
+    modules = imported(artefact.notebook) | {registry.METHODS[m] for m in methods}
+    found = {
+        "notebook": _code_hash(artefact.notebook),
+        "parameters": artefact.parameters,
+        "sources": source_hashes("fedlib.runs", *sorted(modules)),
+        "data": {name: _data(name) for name in sorted(datasets)},
+    }
+    return json.loads(json.dumps(found))
+
+
+def outputs(name: str, preset: str) -> list[Path]:
+    """Return the files of an artefact: ``<name>.png``, ``<name>_<part>.csv``, ...
+
+    A file that could belong to two artefacts (``fig1``, ``fig1_left``) is the longer
+    name's.
+    """
+    paper, short = name.split("/")
+    folder = paths.figures_dir() / preset / paper
+    if not folder.is_dir():
+        return []
+    shorts = [n.split("/")[1] for n in names() if n.startswith(f"{paper}/")]
+    found = []
+    for path in sorted(folder.iterdir()):
+        claims = [
+            s for s in shorts if path.name.startswith((f"{s}.", f"{s}_", f"{s}-"))
+        ]
+        if path.suffix in SUFFIXES and max(claims, key=len, default=None) == short:
+            found.append(path)
+    return found
+
+
+def _stamp(name: str, preset: str) -> Path:
+    """Return the stamp file of an artefact in this figures folder."""
+    place = hashlib.sha256(str(paths.figures_dir()).encode()).hexdigest()[:8]
+    return paths.cache_dir() / "stamps" / preset / f"{name}-{place}.json"
+
+
+def stamp(artefact: Artefact, depends: dict[str, Any], written: list[Path]) -> None:
+    """Record what an artefact was built from, and the files it wrote."""
+    record = depends | {"outputs": {path.name: sha256(path) for path in written}}
+    text = json.dumps(record, indent=1, sort_keys=True) + "\n"
+    write_text(_stamp(artefact.name, artefact.preset), text)
+
+
+def why_stale(artefact: Artefact, now: dict[str, Any] | None = None) -> list[str]:
+    """Return in words what changed since an artefact was built; empty when current.
+
+    Parameters
+    ----------
+    now : dict, optional
+        ``state(artefact)`` when the caller has it already.
+
+    Raises
+    ------
+    DataError
+        A data set is missing.
+    """
+    now = state(artefact) if now is None else now
+    file = _stamp(artefact.name, artefact.preset)
+    if not file.exists():
+        return ["never built"]
+    then = json.loads(file.read_text(encoding="utf-8"))
+    words = [] if then["notebook"] == now["notebook"] else ["notebook changed"]
+    for name, (old, new) in _changes(then["parameters"], now["parameters"]):
+        words.append(f"parameter {name}: {old} -> {new}")
+    for module, _ in _changes(then["sources"], now["sources"]):
+        words.append(f"code changed: {_shown(module)}")
+    words += [
+        f"data changed: {name}" for name, _ in _changes(then["data"], now["data"])
+    ]
+    folder = paths.figures_dir() / artefact.preset / artefact.name.split("/")[0]
+    for name, content in then["outputs"].items():
+        if not (folder / name).exists():
+            words.append(f"output missing: {name}")
+        elif sha256(folder / name) != content:
+            words.append(f"output edited: {name}")
+    return words
+
+
+def _changes(then: dict, now: dict) -> list[tuple[str, tuple[str, str]]]:
+    """Return the names with a changed value, and both values as text."""
+    found = []
+    for name in sorted({*then, *now}):
+        old, new = (repr(d[name]) if name in d else "absent" for d in (then, now))
+        if old != new:
+            found.append((name, (old, new)))
+    return found
+
+
+def _shown(module: str) -> str:
+    """Return a module's file relative to the package, ``fedlib/methods/fedmps.py``."""
+    if not _is_module(module):
+        return module.replace(".", "/") + ".py"
+    root = Path(str(fedlib.__file__)).resolve().parent.parent
+    return module_path(module).resolve().relative_to(root).as_posix()

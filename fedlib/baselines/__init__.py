@@ -1,0 +1,1 @@
+"""Baselines that the papers' tables name, one file each."""

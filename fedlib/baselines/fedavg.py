@@ -1,0 +1,149 @@
+r"""FedAvg. McMahan et al., Communication-Efficient Learning of Deep Networks from
+Decentralized Data, AISTATS 2017.
+
+Symbols
+    w   | server.model | [...]    | the global model
+    w_i | mine.state   | [K, ...] | client i's model after its local training
+    n_i | up.samples   | [K]      | client i's number of training samples
+
+Box
+    1. broadcast: send w.
+    2. client: start from w, train by cross-entropy, send w_i.
+    3. merge: w = weighted mean of the w_i.
+
+Readings
+    Weights: by samples (McMahan et al., Algorithm 1) or ``weighting="uniform"``
+    (FedMPS's released code).
+    First weights: FedMPS's released code draws each client's own, so that in round 1
+    nothing is sent and models of different draws are averaged; ``common_init=True``
+    gives all clients one draw.
+    BatchNorm statistics are averaged like weights; integer counters take the maximum.
+"""
+
+from typing import NamedTuple
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor
+
+from fedlib.local import Losses, Shards
+from fedlib.losses import cross_entropy
+from fedlib.messages import Model, as_model
+from fedlib.method import Context, Counted, Method
+from fedlib.nets import State
+from fedlib.protos import Weighting
+from fedlib.readouts import Models, Rule
+from fedlib.tree import tree_map
+
+
+class HP(BaseModel):
+    """Hyper-parameters of FedAvg."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    weighting: Weighting = "samples"
+    common_init: bool = True
+
+
+PRESETS = {"fedmps": {"*": {"weighting": "uniform", "common_init": False}}}
+
+
+class Down(NamedTuple):
+    """To every client."""
+
+    model: Model  # w
+
+
+class Up(NamedTuple):
+    """From each client, stacked over the cohort."""
+
+    model: Model  # w_i
+    samples: Tensor  # [K] int64, n_i
+
+
+class Server(NamedTuple):
+    """What the server keeps."""
+
+    model: Model
+
+
+class Client(NamedTuple):
+    """What a client keeps between rounds; only evaluation reads it after round 1."""
+
+    state: State  # [K, ...], w_i
+
+
+def mean_model(models: Model, weight: Tensor) -> Model:
+    """Average stacked models ``[K, ...]`` by ``weight`` ``[K]`` >= 0.
+
+    Floating-point entries are averaged, integer counters take the maximum.
+    """
+    share = weight.to(torch.float64) / weight.sum()
+
+    def average(x: Tensor) -> Tensor:
+        if x.is_floating_point():
+            return torch.einsum("k,k...->...", share, x.to(torch.float64)).to(x.dtype)
+        return x.amax(0)
+
+    return tree_map(average, models._replace(known=models.known.to(torch.int64)))._replace(
+        known=torch.tensor(True)
+    )
+
+
+def init(ctx: Context) -> tuple[Server, Client]:
+    """Draw the clients' weights; the server has a model once clients share one draw."""
+    mine = Client(ctx.init_clients(ctx.hp.common_init))
+    first = tree_map(lambda x: x[0], as_model(ctx.net, mine.state))
+    return Server(first._replace(known=torch.tensor(ctx.hp.common_init))), mine
+
+
+def broadcast(ctx: Context, server: Server) -> Down:
+    """Box 1."""
+    return Down(server.model)
+
+
+def client(
+    ctx: Context, down: Down, mine: Client, shards: Shards
+) -> tuple[Client, Up, dict[str, Tensor]]:
+    """Box 2."""
+
+    def loss(state, x, y, extra):
+        supervised = cross_entropy(ctx.net(state, x, train=True).logits, y)
+        return Losses(supervised, {"supervised": supervised})
+
+    trained = ctx.train(start(down.model, mine.state), shards, loss)
+    samples = torch.tensor([len(i) for i in shards.index])
+    return Client(trained.state), Up(as_model(ctx.net, trained.state), samples), trained.terms
+
+
+def start(model: Model, mine: State) -> State:
+    """Return stacked weights to train from: the broadcast model, if there is one."""
+    return {
+        k: torch.where(model.known, model.state[k].expand_as(v), v)
+        for k, v in mine.items()
+    }
+
+
+def merge(ctx: Context, server: Server, up: Up) -> Server:
+    """Box 3; a client without samples has weight 0 under either weighting."""
+    uniform = ctx.hp.weighting == "uniform"
+    return Server(mean_model(up.model, up.samples.clamp(max=1) if uniform else up.samples))
+
+
+def models(ctx: Context, server: Server, mine: Client) -> Models:
+    """Return the clients' models after training and the average after merging."""
+    return Models(mine.state, server.model.state, None)
+
+
+METHOD = Method(
+    name="fedavg",
+    source="McMahan et al., AISTATS 2017",
+    hp=HP,
+    init=init,
+    broadcast=broadcast,
+    client=client,
+    merge=merge,
+    models=models,
+    predict=Rule("global", "head_all"),
+    counted=(Counted("up", "model"),),
+)

@@ -1,0 +1,133 @@
+r"""FedProto. Tan et al., FedProto: Federated Prototype Learning across Heterogeneous
+Clients, AAAI 2022.
+
+Symbols
+    z_b    | out.high     | [B, d]    | embedding of a sample
+    C_i^j  | up.protos    | [K, C, d] | client i's prototype of class j, Eq. (3)
+    C^j    | server.protos| [C, d]    | global prototype, Eq. (6)
+    lambda | proto_weight | []        | weight of the pull, Eq. (7)
+
+Box
+    1. broadcast: send the global prototypes.
+    2. client: minimise cross-entropy + lambda * distance of each embedding to the
+       global prototype of its class.
+    3. client: send the mean embedding of each class.
+    4. merge: average per class over the clients that own it.
+
+Readings
+    Distance: mean squared error over batch and dimensions (released code), so the
+    meaning of lambda depends on d.
+    Collection: embeddings of the last local epoch, in train mode and before each step's
+    update (released code, default); ``collection="eval"`` computes them after training.
+    A class that a dropped last batch removed is computed after training.
+    Merging: weighted by samples (Eq. 6), or ``weighting="uniform"`` (released code).
+    Prediction: nearest global prototype among the client's own classes.
+"""
+
+from typing import NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from fedlib import protos
+from fedlib.embed import Collection, collect
+from fedlib.local import Losses, Shards
+from fedlib.losses import cross_entropy
+from fedlib.method import Context, Counted, Method
+from fedlib.nets import State
+from fedlib.protos import Protos, Weighting
+from fedlib.readouts import Models, Rule
+
+
+class HP(BaseModel):
+    """Hyper-parameters of FedProto."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    proto_weight: float = Field(1.0, ge=0)  # lambda (ld in the released code)
+    weighting: Weighting = "samples"
+    collection: Collection = "train"
+    common_init: bool = False
+
+
+PRESETS = {"fedmps": {"*": {"weighting": "uniform"}}}
+
+
+class Down(NamedTuple):
+    """To every client."""
+
+    protos: Protos  # [C, d]
+
+
+class Up(NamedTuple):
+    """From each client, stacked over the cohort."""
+
+    protos: Protos  # [K, C, d]
+
+
+class Server(NamedTuple):
+    """What the server keeps."""
+
+    protos: Protos  # [C, d]
+
+
+class Client(NamedTuple):
+    """What a client keeps between rounds: a personal model, never sent."""
+
+    state: State  # [K, ...]
+
+
+def init(ctx: Context) -> tuple[Server, Client]:
+    """Draw the clients' weights; no prototype is known."""
+    _, high = ctx.net.embedding_sizes()
+    state = ctx.init_clients(ctx.hp.common_init)
+    return Server(protos.empty(ctx.classes, high)), Client(state)
+
+
+def broadcast(ctx: Context, server: Server) -> Down:
+    """Box 1."""
+    return Down(server.protos)
+
+
+def client(
+    ctx: Context, down: Down, mine: Client, shards: Shards
+) -> tuple[Client, Up, dict[str, Tensor]]:
+    """Box 2 and 3."""
+
+    def loss(state, x, y, extra):
+        out = ctx.net(state, x, train=True)
+        terms = {
+            "supervised": cross_entropy(out.logits, y),
+            "pull": protos.pull(out.high, y, down.protos),
+        }
+        total = terms["supervised"] + ctx.hp.proto_weight * terms["pull"]  # Eq. (7)
+        return Losses(total, terms, {"high": out.high})
+
+    trained = ctx.train(mine.state, shards, loss)
+    local = collect(ctx.net, trained, shards, "high", ctx.hp.collection)  # Eq. (3)
+    return Client(trained.state), Up(local), trained.terms
+
+
+def merge(ctx: Context, server: Server, up: Up) -> Server:
+    """Box 4; a class that no client of the cohort owns keeps its prototype."""
+    merged = protos.merge(up.protos, ctx.hp.weighting)  # Eq. (6)
+    return Server(protos.fill(merged, server.protos))
+
+
+def models(ctx: Context, server: Server, mine: Client) -> Models:
+    """Return the personal models and the global prototypes."""
+    return Models(mine.state, None, server.protos)
+
+
+METHOD = Method(
+    name="fedproto",
+    source="Tan et al., AAAI 2022",
+    hp=HP,
+    init=init,
+    broadcast=broadcast,
+    client=client,
+    merge=merge,
+    models=models,
+    predict=Rule("personal", "nearest_own"),
+    counted=(Counted("up", "protos"),),
+)

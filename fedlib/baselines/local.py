@@ -1,0 +1,90 @@
+r"""Local: every client trains alone; nothing travels.
+
+Symbols
+    w_i | mine.state | [K, ...] | client i's weights
+
+Box
+    1. client: one or more epochs of cross-entropy on the client's own data.
+
+Readings
+    FedMPS's Table VII, row 1 (all weights 0) is this method read out by the nearest
+    global prototype; the control readouts of every run include that rule.
+"""
+
+from typing import NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor
+
+from fedlib.local import Losses, Shards
+from fedlib.losses import cross_entropy
+from fedlib.method import Context, Method
+from fedlib.nets import State
+from fedlib.readouts import Models, Rule
+
+
+class HP(BaseModel):
+    """Hyper-parameters of Local."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    common_init: bool = False  # all clients start from the same weights
+
+
+PRESETS: dict[str, dict[str, dict]] = {}
+
+
+class Nothing(NamedTuple):
+    """An empty message, and an empty server."""
+
+
+class Client(NamedTuple):
+    """What a client keeps between rounds."""
+
+    state: State  # [K, ...]
+
+
+def init(ctx: Context) -> tuple[Nothing, Client]:
+    """Draw the clients' weights."""
+    return Nothing(), Client(ctx.init_clients(ctx.hp.common_init))
+
+
+def broadcast(ctx: Context, server: Nothing) -> Nothing:
+    """Send nothing."""
+    return Nothing()
+
+
+def client(
+    ctx: Context, down: Nothing, mine: Client, shards: Shards
+) -> tuple[Client, Nothing, dict[str, Tensor]]:
+    """Train on the client's own data."""
+
+    def loss(state, x, y, extra):
+        supervised = cross_entropy(ctx.net(state, x, train=True).logits, y)
+        return Losses(supervised, {"supervised": supervised})
+
+    trained = ctx.train(mine.state, shards, loss)
+    return Client(trained.state), Nothing(), trained.terms
+
+
+def merge(ctx: Context, server: Nothing, up: Nothing) -> Nothing:
+    """Learn nothing."""
+    return server
+
+
+def models(ctx: Context, server: Nothing, mine: Client) -> Models:
+    """Return the clients' own models."""
+    return Models(mine.state, None, None)
+
+
+METHOD = Method(
+    name="local",
+    source="no communication",
+    hp=HP,
+    init=init,
+    broadcast=broadcast,
+    client=client,
+    merge=merge,
+    models=models,
+    predict=Rule("personal", "head_all"),
+)

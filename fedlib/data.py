@@ -1,0 +1,451 @@
+"""Data sets: found on disk, decoded once, loaded as tensors.
+
+``load`` never downloads; ``fetch`` does, with torchvision's own classes and mirrors.
+Folders are searched in the order of ``fedlib.paths.data_dirs``. What is found is decoded
+once into a safetensors file of the cache and memory-mapped afterwards.
+"""
+
+import functools
+import gzip
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from filelock import FileLock
+from PIL import Image, UnidentifiedImageError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from sklearn.datasets import load_digits
+from torch import Tensor
+from torchvision import datasets as tv
+
+from fedlib.augment import Augment
+from fedlib.files import atomic_write
+from fedlib.paths import cache_dir, data_dirs
+from fedlib.rng import generator
+
+IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png"}
+SPLITS = ("train", "test")
+
+
+class DataError(FileNotFoundError):
+    """A data set is missing, incomplete or unreadable; the message says what to do."""
+
+    def __str__(self) -> str:
+        """Return the message alone."""
+        return str(self.args[0])
+
+
+class Dataset(NamedTuple):
+    """Both splits of a data set, as stored: no transform applied."""
+
+    name: str
+    train_x: Tensor  # uint8 [n, c, h, w]
+    train_y: Tensor  # int64 [n], 0..C-1
+    test_x: Tensor
+    test_y: Tensor
+    classes: tuple[str, ...]  # the original label of each class
+    mean: tuple[float, ...]  # of the papers' normalisation, per channel, in [0, 1]
+    std: tuple[float, ...]
+    augment: Augment | None  # of training images
+    title: str  # as tables print it
+    fingerprint: str  # hash of the content
+
+
+class Raw(NamedTuple):
+    """What a reader returns before labels are mapped."""
+
+    train_x: Tensor
+    train_y: list
+    test_x: Tensor
+    test_y: list
+    classes: tuple[str, ...] | None  # None: the labels themselves
+    title: str
+
+
+class Entry(NamedTuple):
+    """How one data set is found, read, normalised and checked."""
+
+    title: str
+    find: Callable[[Path], list[Path]]  # folder -> files of the source, [] if absent
+    read: Callable[[list[Path]], Raw]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    augment: Augment | None
+    per_class: tuple[list[int], list[int]]  # official counts, train and test
+    place: str  # where a person puts the files
+    download: Callable[[Path], object] | None
+
+
+def map_labels(raw: Iterable) -> tuple[Tensor, tuple[str, ...]]:
+    """Return labels mapped to 0..C-1 in sorted order, and the original ones.
+
+    Raises
+    ------
+    DataError
+        A negative label, naming value and position.
+    """
+    values = [v.item() if isinstance(v, np.generic | Tensor) else v for v in raw]
+    for position, value in enumerate(values):
+        if isinstance(value, int | float) and value < 0:
+            raise DataError(
+                f"labels: got {value} at position {position}, expected 0 or more"
+            )
+    names = sorted(set(values))
+    place = {name: number for number, name in enumerate(names)}
+    return torch.tensor([place[v] for v in values]), tuple(str(n) for n in names)
+
+
+# --- MNIST family: IDX files, gzipped or not -------------------------------------------
+
+IDX_FILES = [
+    f"{part}-{kind}"
+    for part in ("train", "t10k")
+    for kind in ("images-idx3-ubyte", "labels-idx1-ubyte")
+]
+
+
+def _find_idx(folder: str) -> Callable[[Path], list[Path]]:
+    def find(root: Path) -> list[Path]:
+        found = []
+        for name in IDX_FILES:
+            for path in (root / folder / "raw" / name, root / folder / "raw" / f"{name}.gz"):
+                if path.exists():
+                    found.append(path)
+                    break
+        return found if len(found) == len(IDX_FILES) else []
+
+    return find
+
+
+def _read_idx(title: str) -> Callable[[list[Path]], Raw]:
+    def read(paths: list[Path]) -> Raw:
+        parts = []
+        with tempfile.TemporaryDirectory() as scratch:
+            for path in paths:
+                plain = path
+                if path.suffix == ".gz":
+                    plain = Path(scratch) / path.stem
+                    with gzip.open(path) as packed, open(plain, "wb") as out:
+                        shutil.copyfileobj(packed, out)
+                images = "images" in path.name
+                reader = tv.mnist.read_image_file if images else tv.mnist.read_label_file
+                parts.append(reader(str(plain)))
+        train_x, train_y, test_x, test_y = parts
+        return Raw(
+            train_x.unsqueeze(1),
+            train_y.tolist(),
+            test_x.unsqueeze(1),
+            test_y.tolist(),
+            None,
+            title,
+        )
+
+    return read
+
+
+# --- CIFAR-10: torchvision's batches, or images by class in a folder or zip ------------
+
+
+def _find_cifar10(root: Path) -> list[Path]:
+    batches = root / "cifar-10-batches-py"
+    if batches.is_dir():
+        return [batches]
+    for name in ("cifar10-jpeg.zip", "cifar10.zip", "cifar10"):
+        if (root / name).exists():
+            return [root / name]
+    return []
+
+
+def _read_cifar10(paths: list[Path]) -> Raw:
+    (path,) = paths
+    if path.name != "cifar-10-batches-py":
+        return read_image_tree(path, "CIFAR-10 (JPEG)" if "jpeg" in path.name else "CIFAR-10")
+    parts = []
+    for train in (True, False):
+        split = tv.CIFAR10(str(path.parent), train=train, download=False)
+        parts += [torch.from_numpy(split.data).permute(0, 3, 1, 2), list(split.targets)]
+    return Raw(parts[0], parts[1], parts[2], parts[3], tuple(split.classes), "CIFAR-10")
+
+
+def _members(path: Path) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield image names ``split/class/file`` in sorted order, and how to open each."""
+    if path.is_dir():
+        files = (p for p in path.glob("*/*/*") if p.suffix.lower() in IMAGE_SUFFIXES)
+        for file in sorted(files):
+            yield file.relative_to(path).as_posix(), functools.partial(open, file, "rb")
+        return
+    with zipfile.ZipFile(path) as archive:
+        for name in sorted(archive.namelist()):
+            pure = PurePosixPath(name)
+            if pure.is_absolute() or ".." in pure.parts:
+                raise DataError(f"{path.name}: member {name!r} leaves the archive; refused")
+            if pure.suffix.lower() in IMAGE_SUFFIXES:
+                yield name, functools.partial(archive.open, name)
+
+
+def read_image_tree(path: Path, title: str) -> Raw:
+    """Read ``train|test/<class>/*`` images from a folder or a zip, RGB, one size.
+
+    Raises
+    ------
+    DataError
+        An unreadable image or one of another size, named; a split without images.
+    """
+    images: dict[str, list[np.ndarray]] = {s: [] for s in SPLITS}
+    labels: dict[str, list[str]] = {s: [] for s in SPLITS}
+    size = None
+    for name, opened in _members(path):
+        parts = PurePosixPath(name).parts
+        if len(parts) < 3 or parts[-3] not in SPLITS:
+            continue
+        try:
+            with opened() as file, Image.open(file) as image:  # type: ignore[attr-defined]
+                size = size or image.size
+                if image.size != size:
+                    raise DataError(
+                        f"{path.name}: {name} is {image.size}, the others are {size}"
+                    )
+                images[parts[-3]].append(np.asarray(image.convert("RGB")))
+        except (UnidentifiedImageError, OSError) as error:
+            if isinstance(error, DataError):
+                raise
+            raise DataError(f"{path.name}: {name} is not a readable image") from error
+        labels[parts[-3]].append(parts[-2])
+    for split in SPLITS:
+        if not images[split]:
+            raise DataError(f"{path.name}: no images under {split}/<class>/")
+    arrays = [torch.from_numpy(np.stack(images[s])).permute(0, 3, 1, 2) for s in SPLITS]
+    return Raw(arrays[0], labels["train"], arrays[1], labels["test"], None, title)
+
+
+# --- embedded and generated -------------------------------------------------------------
+
+
+def _read_digits(paths: list[Path]) -> Raw:
+    """Return scikit-learn's digits; of each class the first 75 % are for training."""
+    found = load_digits()
+    x = torch.from_numpy((found.images * 255 / 16).round().astype(np.uint8)).unsqueeze(1)
+    y = torch.from_numpy(found.target.astype(np.int64))
+    rows = [torch.nonzero(y == c).flatten() for c in range(10)]
+    train = torch.cat([r[: len(r) * 3 // 4] for r in rows]).sort().values
+    test = torch.cat([r[len(r) * 3 // 4 :] for r in rows]).sort().values
+    return Raw(x[train], y[train].tolist(), x[test], y[test].tolist(), None, "digits")
+
+
+def _read_noise(paths: list[Path]) -> Raw:
+    """Return noise of CIFAR-10's shape: 200 training and 40 test images per class."""
+    draw = generator(0, "noise dataset")
+    x = torch.randint(0, 256, (2400, 3, 32, 32), generator=draw).to(torch.uint8)
+    y = (torch.arange(2400) % 10).tolist()
+    return Raw(x[:2000], y[:2000], x[2000:], y[2000:], None, "noise")
+
+
+def _always(root: Path) -> list[Path]:
+    return [Path(__file__)]
+
+
+GREY = ((0.1307,), (0.3081,))
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+MNIST_COUNTS = (
+    [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949],
+    [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009],
+)
+DIGITS_COUNTS = (
+    [133, 136, 132, 137, 135, 136, 135, 134, 130, 135],
+    [45, 46, 45, 46, 46, 46, 46, 45, 44, 45],
+)
+DATASETS = {
+    "digits": Entry(
+        *("digits", _always, _read_digits, (0.306,), (0.375,), None),
+        *(DIGITS_COUNTS, "comes with scikit-learn", None),
+    ),
+    "noise": Entry(
+        *("noise", _always, _read_noise, (0.5,) * 3, (0.29,) * 3, None),
+        *(([200] * 10, [40] * 10), "generated", None),
+    ),
+    "mnist": Entry(
+        *("MNIST", _find_idx("MNIST"), _read_idx("MNIST"), *GREY, None),
+        *(MNIST_COUNTS, "MNIST/raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz]"),
+        lambda root: tv.MNIST(str(root), download=True),
+    ),
+    "fashion": Entry(
+        *("Fashion-MNIST", _find_idx("FashionMNIST"), _read_idx("Fashion-MNIST")),
+        *(*GREY, None, ([6000] * 10, [1000] * 10)),
+        "FashionMNIST/raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz]",
+        lambda root: tv.FashionMNIST(str(root), download=True),
+    ),
+    "cifar10": Entry(
+        *("CIFAR-10", _find_cifar10, _read_cifar10, *IMAGENET, Augment(4, True)),
+        *(([5000] * 10, [1000] * 10),),
+        "cifar-10-batches-py/, or images as cifar10/{train,test}/<class>/, or those "
+        "folders in cifar10-jpeg.zip",
+        lambda root: tv.CIFAR10(str(root), download=True),
+    ),
+}
+
+
+def _entry(name: str) -> Entry:
+    if name not in DATASETS:
+        raise ValueError(f"dataset: got {name!r}, expected one of {list(DATASETS)}")
+    return DATASETS[name]
+
+
+def _locate(name: str) -> list[Path]:
+    for root in data_dirs():
+        found = _entry(name).find(root)
+        if found:
+            return found
+    return []
+
+
+def _decoded_path(name: str, sources: list[Path]) -> Path:
+    """Return the cache file of a source; another source has another file."""
+    facts = [(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in sources]
+    mark = hashlib.sha256(json.dumps([2, facts]).encode()).hexdigest()[:12]
+    return cache_dir() / "decoded" / f"{name}-{mark}.safetensors"
+
+
+def _decode(name: str, sources: list[Path], path: Path) -> None:
+    raw = DATASETS[name].read(sources)
+    mapped, names = map_labels([*raw.train_y, *raw.test_y])
+    tensors = {
+        "train_x": raw.train_x.contiguous(),
+        "train_y": mapped[: len(raw.train_y)].clone(),
+        "test_x": raw.test_x.contiguous(),
+        "test_y": mapped[len(raw.train_y) :].clone(),
+    }
+    content = hashlib.sha256()
+    for part in tensors.values():
+        content.update(part.numpy().tobytes())
+    metadata = {
+        "title": raw.title,
+        "classes": json.dumps(raw.classes or names),
+        "fingerprint": content.hexdigest()[:16],
+    }
+    with atomic_write(path) as temporary:
+        save_file(tensors, temporary, metadata)
+
+
+@functools.lru_cache(maxsize=4)
+def _open(name: str, path: Path) -> Dataset:
+    entry = DATASETS[name]
+    with safe_open(path, "pt") as file:
+        about = file.metadata()
+        tensors = [file.get_tensor(f"{s}_{kind}") for s in SPLITS for kind in "xy"]
+    return Dataset(
+        name,
+        *tensors,
+        tuple(json.loads(about["classes"])),
+        entry.mean,
+        entry.std,
+        entry.augment,
+        about["title"],
+        about["fingerprint"],
+    )
+
+
+def load(name: str) -> Dataset:
+    """Return a data set, decoding it into the cache when it is new.
+
+    Raises
+    ------
+    DataError
+        Not found: says what is missing, where it was looked for and how to get it.
+    ValueError
+        Unknown name.
+    """
+    entry = _entry(name)
+    sources = _locate(name)
+    if not sources:
+        looked = ", ".join(str(root) for root in data_dirs())
+        raise DataError(
+            f"{entry.title} is not here. Looked in: {looked}. Put {entry.place} into one "
+            f"of them (FEDLIB_DATA names the first), or run: fedlib data fetch {name}"
+        )
+    path = _decoded_path(name, sources)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{path}.lock"):
+        if not path.exists():
+            _decode(name, sources, path)
+        try:
+            return _open(name, path)
+        except SafetensorError:  # damaged on disk: the source is whole, decode it again
+            path.unlink()
+            _decode(name, sources, path)
+            return _open(name, path)
+
+
+def fetch(name: str) -> Path:
+    """Download a data set with torchvision and return the folder that holds it.
+
+    It is downloaded beside its place and moved there when complete, so that nothing
+    half-finished stays.
+
+    Raises
+    ------
+    DataError
+        ``FEDLIB_OFFLINE`` is set, every mirror failed, or nothing is to be downloaded.
+    """
+    entry = _entry(name)
+    if entry.download is None:
+        raise DataError(f"{entry.title} {entry.place}; there is nothing to fetch")
+    if os.environ.get("FEDLIB_OFFLINE"):
+        raise DataError(
+            f"{entry.title}: FEDLIB_OFFLINE is set; put {entry.place} into "
+            f"{data_dirs()[0]}"
+        )
+    target = cache_dir() / "data"
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target, prefix=".fetch-") as scratch:
+        try:
+            entry.download(Path(scratch))
+        except (OSError, RuntimeError, EOFError, zipfile.BadZipFile) as error:
+            raise DataError(f"{entry.title}: download failed ({error}); nothing kept") from error
+        for part in Path(scratch).iterdir():
+            if part.is_dir():
+                shutil.rmtree(target / part.name, ignore_errors=True)
+                os.replace(part, target / part.name)
+    return target
+
+
+def status() -> pd.DataFrame:
+    """Return which data sets are here, and from where."""
+    rows = []
+    for name, entry in DATASETS.items():
+        sources = _locate(name)
+        size = sum(p.stat().st_size for p in sources if p.is_file())
+        where = entry.place if entry.find is _always else str(sources[0]) if sources else ""
+        rows.append((name, entry.title, bool(sources), where, size))
+    return pd.DataFrame(rows, columns=["name", "title", "present", "source", "bytes"])
+
+
+def check(name: str) -> pd.DataFrame:
+    """Return images per class and split, compared with the official counts.
+
+    Raises
+    ------
+    DataError
+        A count differs; all differences are listed.
+    """
+    data, wanted = load(name), DATASETS[name].per_class
+    rows, wrong = [], []
+    for split, y, counts in zip(SPLITS, (data.train_y, data.test_y), wanted, strict=True):
+        found = Counter(y.tolist())
+        for c, official in enumerate(counts):
+            rows.append((split, data.classes[c], found[c], official))
+            if found[c] != official:
+                wrong.append(f"{split} {data.classes[c]}: {found[c]} instead of {official}")
+    if wrong:
+        raise DataError(f"{data.title}: " + "; ".join(wrong))
+    return pd.DataFrame(rows, columns=["split", "class", "images", "official"])

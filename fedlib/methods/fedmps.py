@@ -1,0 +1,269 @@
+r"""FedMPS: multi-level prototype-based contrastive learning and soft label generation.
+Yang et al., IEEE TNNLS (the equation numbers are the journal article's).
+
+Symbols
+    symbol      | name here             | shape     | equation
+    z^l, z^h    | out.low, out.high     | [B, d]    | III-C, unit vectors
+    p_i^l, p_i^h| up.low, up.high       | [K, C, d] | III-C, local prototypes
+    \bar p^l, ^h| server.low, .high     | [C, d]    | III-D, global prototypes
+    l_con       | contrast              | []        | (3)
+    l_mcon      | multi_level           | []        | (4)
+    q_i         | in kl_to_teacher      | [B, C]    | (5)
+    l_soft      | soft_term             | []        | (6)
+    l           | client.loss           | []        | (2)
+    \bar\psi    | server.head           | [...]     | III-D, the server's output layer
+    l_global    | train_head            | []        | (7)
+    \bar q      | server.soft           | [C, C]    | (8), one row per class
+
+Box
+    1. broadcast: send both levels of global prototypes and the soft label of each class.
+    2. client: minimise cross-entropy + lambda (alpha l_con^l + beta l_con^h)
+       + mu l_soft.
+    3. client: send both levels of class means.
+    4. merge: average per class and level over the clients that own it.
+    5. merge: train the server's output layer on the uploaded high prototypes.
+    6. merge: soft label of a class = its owners' mean softened prediction.
+
+Readings
+    Scale of Eq. (3): the released loss multiplies by tau_1/0.07 (7.14 at 0.5), and all
+    tuned weights were found with it. ``supcon_scale="released"`` (default) or "paper".
+    Eq. (8) averages probabilities, the released code averages logits:
+    ``soft_mode="prob_mean"`` (default) or "logit_mean".
+    Server optimiser: the paper names SGD for training in general, the released code
+    takes Adam at 1e-3, fresh each round: ``server_optimiser="adam"`` (default), "sgd".
+    Collection: embeddings of the last local epoch in train mode, each before its step's
+    update (released code, default); ``collection="eval"`` computes them after training.
+    A class without a global prototype: the sample's own detached embedding stands in
+    (released code, default) or ``missing="drop"`` leaves that element out of V.
+    Before the first broadcast the contrastive and soft terms are 0.
+"""
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from fedlib import protos
+from fedlib.embed import Collection, collect
+from fedlib.local import Losses, Shards, Training, train_local
+from fedlib.losses import cross_entropy, kl_to_teacher, supcon
+from fedlib.method import Context, Counted, Method
+from fedlib.nets import State
+from fedlib.protos import Protos
+from fedlib.readouts import Models, Rule
+from fedlib.rng import generator
+
+RELEASED_BASE_TEMPERATURE = 0.07  # of the public SupCon code
+
+
+class HP(BaseModel):
+    r"""Hyper-parameters of FedMPS."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    contrast_weight: float = Field(1.0, ge=0)  # lambda
+    low_weight: float = Field(1.0, ge=0)  # alpha
+    high_weight: float = Field(1.0, ge=0)  # beta
+    soft_weight: float = Field(1.0, ge=0)  # mu
+    contrast_temperature: float = Field(0.5, gt=0)  # tau_1
+    soft_temperature: float = Field(5.0, gt=0)  # tau_2
+    supcon_scale: Literal["released", "paper"] = "released"
+    soft_mode: Literal["prob_mean", "logit_mean"] = "prob_mean"
+    server_optimiser: Literal["adam", "sgd"] = "adam"
+    server_learning_rate: float = Field(1e-3, gt=0)
+    server_epochs: int = Field(6, ge=1)  # T
+    server_batch_size: int = Field(4, ge=1)
+    collection: Collection = "train"
+    missing: Literal["own_embedding", "drop"] = "own_embedding"
+    common_init: bool = False
+
+
+# Section IV-B: alpha and mu tuned per data set; lambda = beta = 1.
+PRESETS = {
+    "fedmps": {
+        "flowers": {"low_weight": 1.0, "soft_weight": 1.0},
+        "defungi": {"low_weight": 1.0, "soft_weight": 0.01},
+        "realwaste": {"low_weight": 1.0, "soft_weight": 0.01},
+        "cifar10": {"low_weight": 0.2, "soft_weight": 5.0},
+        "fashion": {"low_weight": 1.0, "soft_weight": 1.0},
+        "femnist": {"low_weight": 1.0, "soft_weight": 10.0},
+    }
+}
+
+
+class Down(NamedTuple):
+    """To every client."""
+
+    low: Protos  # [C, d_low]
+    high: Protos  # [C, d_high]
+    soft: Protos  # [C, C]: row k is the soft label of class k
+
+
+class Up(NamedTuple):
+    """From each client, stacked over the cohort."""
+
+    low: Protos  # [K, C, d_low]
+    high: Protos  # [K, C, d_high]
+
+
+class Server(NamedTuple):
+    """What the server keeps."""
+
+    low: Protos
+    high: Protos
+    soft: Protos
+    head: State  # weights of the server's output layer, kept across rounds
+
+
+class Client(NamedTuple):
+    """What a client keeps between rounds: a personal model, never sent."""
+
+    state: State  # [K, ...]
+
+
+def contrast(z: Tensor, y: Tensor, level: Protos, hp: HP) -> Tensor:
+    r"""Return :math:`\ell_{con}` of one level: z ``[B, d]`` against its prototypes."""
+    known = level.known[y]
+    prototype = torch.where(known.unsqueeze(-1), level.mean[y], z.detach())
+    v = torch.cat([z, prototype])  # V = {z_i} u {p_bar}, |V| = 2B
+    valid = torch.cat([torch.ones_like(known), known | (hp.missing != "drop")])
+    tau = hp.contrast_temperature
+    scale = tau / RELEASED_BASE_TEMPERATURE if hp.supcon_scale == "released" else 1.0
+    return scale * supcon(v, torch.cat([y, y]), tau, valid)  # Eq. (3)
+
+
+def multi_level(low: Tensor, high: Tensor, hp: HP) -> Tensor:
+    r"""Return :math:`\ell_{mcon}` from the contrastive terms of both levels."""
+    return hp.low_weight * low + hp.high_weight * high  # Eq. (4)
+
+
+def soft_term(logits: Tensor, y: Tensor, soft: Protos, hp: HP) -> Tensor:
+    r"""Return :math:`\ell_{soft}`, the mean over a batch; unknown classes add 0."""
+    each = kl_to_teacher(soft.mean[y], logits, hp.soft_temperature)  # Eq. (5), Eq. (6)
+    return torch.where(soft.known[y], each, 0.0).mean()
+
+
+def init(ctx: Context) -> tuple[Server, Client]:
+    """Draw the clients' weights and the server's output layer; nothing is known yet."""
+    low, high = ctx.net.embedding_sizes()
+    classes = ctx.classes
+    head = ctx.net.head_state(ctx.net.init(generator(ctx.seed, "init", "server head")))
+    known = [protos.empty(classes, size) for size in (low, high, classes)]
+    return Server(*known, head), Client(ctx.init_clients(ctx.hp.common_init))
+
+
+def broadcast(ctx: Context, server: Server) -> Down:
+    """Box 1."""
+    return Down(server.low, server.high, server.soft)
+
+
+def client(
+    ctx: Context, down: Down, mine: Client, shards: Shards
+) -> tuple[Client, Up, dict[str, Tensor]]:
+    """Box 2 and 3."""
+    hp: HP = ctx.hp
+    begun = down.high.known.any().to(torch.float32)  # 0 before the first broadcast
+
+    def loss(state, x, y, extra):
+        out = ctx.net(state, x, train=True)
+        terms = {
+            "supervised": cross_entropy(out.logits, y),
+            "contrast_low": begun * contrast(out.low, y, down.low, hp),
+            "contrast_high": begun * contrast(out.high, y, down.high, hp),
+            "soft": begun * soft_term(out.logits, y, down.soft, hp),
+        }
+        contrastive = multi_level(terms["contrast_low"], terms["contrast_high"], hp)
+        total = (  # Eq. (2)
+            terms["supervised"]
+            + hp.contrast_weight * contrastive
+            + hp.soft_weight * terms["soft"]
+        )
+        return Losses(total, terms, {"low": out.low, "high": out.high})
+
+    trained = ctx.train(mine.state, shards, loss)
+    low, high = (
+        collect(ctx.net, trained, shards, level, hp.collection) for level in Up._fields
+    )
+    return Client(trained.state), Up(low, high), trained.terms
+
+
+def train_head(ctx: Context, head: State, high: Protos) -> State:
+    """Train the server's output layer on the uploaded prototypes ``[K, C, d]``."""
+    hp: HP = ctx.hp
+    owner, label = torch.nonzero(high.known, as_tuple=True)
+    p = high.mean[owner, label]
+    # Batches must not depend on the order of uploads: sort by class, then by content.
+    order = torch.from_numpy(np.lexsort((p.sum(1), label)))
+    points = Shards(p[order], label[order], [torch.arange(len(label))], [0])
+    training = Training(
+        optimiser=hp.server_optimiser,
+        learning_rate=hp.server_learning_rate,
+        batch_size=hp.server_batch_size,
+        local_epochs=hp.server_epochs,
+        drop_last=False,
+    )
+
+    def loss(state, p, y, extra):
+        return Losses(cross_entropy(ctx.net.head(state, p, train=True), y))  # Eq. (7)
+
+    keys = [k.removeprefix("head.") for k in ctx.net.dropout_keys if k[:5] == "head."]
+    trained = train_local(
+        {k: v.unsqueeze(0) for k, v in head.items()},
+        points,
+        loss,
+        training,
+        lambda purpose, _: ctx.random(f"server {purpose}"),
+        classes=ctx.classes,
+        dropout_keys=keys,
+    )
+    return {k: v[0] for k, v in trained.state.items()}
+
+
+def soft_labels(ctx: Context, head: State, high: Protos) -> Protos:
+    r"""Return the soft label ``[C, C]`` of each class from prototypes ``[K, C, d]``."""
+    hp: HP = ctx.hp
+    with torch.no_grad():
+        logits = ctx.net.head(head, high.mean.flatten(0, 1)).unflatten(0, high.count.shape)
+    tau = hp.soft_temperature
+    if hp.soft_mode == "prob_mean":
+        each = torch.softmax(logits / tau, -1)
+        return protos.merge(Protos(each, high.count))  # Eq. (8)
+    mean = protos.merge(Protos(logits, high.count))
+    soft = torch.softmax(mean.mean / tau, -1) * mean.known.unsqueeze(-1)
+    return Protos(soft, mean.count)
+
+
+def merge(ctx: Context, server: Server, up: Up) -> Server:
+    """Box 4, 5 and 6; a class that the cohort does not own keeps what is known."""
+    head = train_head(ctx, server.head, up.high)
+    return Server(
+        protos.fill(protos.merge(up.low), server.low),
+        protos.fill(protos.merge(up.high), server.high),
+        protos.fill(soft_labels(ctx, head, up.high), server.soft),
+        head,
+    )
+
+
+def models(ctx: Context, server: Server, mine: Client) -> Models:
+    """Return the personal models and the global high prototypes."""
+    return Models(mine.state, None, server.high)
+
+
+METHOD = Method(
+    name="fedmps",
+    source="Yang et al., IEEE TNNLS",
+    hp=HP,
+    init=init,
+    broadcast=broadcast,
+    client=client,
+    merge=merge,
+    models=models,
+    predict=Rule("personal", "nearest_own"),
+    counted=(
+        Counted("up", "low"),
+        Counted("up", "high"),
+        Counted("down", "soft", once=True),
+    ),
+)

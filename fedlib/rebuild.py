@@ -1,0 +1,294 @@
+"""Rebuild tables and figures: missing runs first, then the notebooks that are stale."""
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import pandas as pd
+import papermill
+from papermill.exceptions import PapermillExecutionError
+
+from fedlib import artefacts, parameters, paths, runs
+from fedlib.artefacts import Artefact, prepare, select
+from fedlib.data import DataError
+from fedlib.spec import Spec
+
+KERNEL = "fedlib-rebuild"
+CELL_SECONDS = 3600  # longest time of one cell
+
+
+class Outcome(NamedTuple):
+    """What happened to one artefact."""
+
+    name: str
+    status: Literal["built", "current", "failed", "planned"]
+    reasons: list[str]  # why it was stale, in words
+    seconds: float
+    error: str = ""
+
+
+def _silent(line: str) -> None:
+    """Take a line and show nothing."""
+
+
+def why_stale(
+    name: str, preset: str, overrides: Mapping[str, Any] | None = None
+) -> list[str]:
+    """Return in words what changed since an artefact was built; empty when current.
+
+    Raises
+    ------
+    SettingError
+        Unknown artefact, preset or parameter.
+    DataError
+        A data set is missing.
+    """
+    (only,) = select([name])
+    return artefacts.why_stale(prepare(only, preset, overrides))
+
+
+def rebuild(
+    names: Sequence[str],
+    preset: str,
+    jobs: int | None = None,
+    *,
+    dry_run: bool = False,
+    force: bool = False,
+    overrides: Mapping[str, Any] | None = None,
+    echo: Callable[[str], None] = _silent,
+) -> list[Outcome]:
+    """Bring artefacts up to date; one that fails does not stop the others.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Artefacts (``fedmps/table3``), papers (``fedmps``) or short names that only one
+        artefact has; none for all.
+    preset : str
+        ``quick``, ``cpu`` or ``paper``.
+    jobs : int >= 1, optional
+        Processes for missing runs; default ``FEDLIB_JOBS`` or 1.
+    dry_run : bool
+        Say why each is stale and what it would cost, and build nothing.
+    force : bool
+        Build also what is current.
+    overrides : mapping, optional
+        Parameters on top of the preset's; every selected artefact must know them.
+    echo : callable
+        Takes each line of progress.
+
+    Raises
+    ------
+    SettingError
+        Anything wrong with a name or parameter; nothing was built.
+    """
+    jobs = runs.jobs_default() if jobs is None else jobs
+    if jobs < 1:
+        raise ValueError(f"jobs: got {jobs}, expected at least 1")
+    chosen = [prepare(name, preset, overrides) for name in select(names)]
+    speeds = _Speeds(chosen) if dry_run else None
+    with _own_kernel():
+        return [_settle(artefact, jobs, force, speeds, echo) for artefact in chosen]
+
+
+def _settle(
+    artefact: Artefact,
+    jobs: int,
+    force: bool,
+    speeds: "_Speeds | None",
+    echo: Callable[[str], None],
+) -> Outcome:
+    """Build one artefact when it is stale, or with ``speeds`` say what that costs."""
+    name, reasons, begun = artefact.name, [], time.perf_counter()
+    try:
+        now = artefacts.state(artefact)
+        reasons = artefacts.why_stale(artefact, now)
+        reasons = ["forced"] if force and not reasons else reasons
+        if not reasons:
+            echo(f"{name}: current")
+            return Outcome(name, "current", [], time.perf_counter() - begun)
+        missing = runs.pending(_distinct(artefact.specs))
+        cost = f"; {len(missing)} of {len(_distinct(artefact.specs))} runs missing"
+        if speeds is not None:
+            cost += f", about {duration(speeds.seconds(missing))}" if missing else ""
+            echo(f"{name}: {', '.join(reasons)}{cost}")
+            return Outcome(name, "planned", reasons, time.perf_counter() - begun)
+        echo(f"{name}: {', '.join(reasons)}{cost if missing else ''}")
+        runs.run_many(missing, jobs)
+        artefacts.stamp(artefact, now, _execute(artefact))
+    except Exception as error:  # reported with the outcome, so that the others go on
+        seconds, message = time.perf_counter() - begun, _message(artefact, error)
+        echo(f"{name}: failed: {message}")
+        return Outcome(name, "failed", reasons, seconds, message)
+    seconds = time.perf_counter() - begun
+    echo(f"{name}: built in {duration(seconds)}")
+    return Outcome(name, "built", reasons, seconds)
+
+
+@contextmanager
+def _own_kernel() -> Iterator[None]:
+    """Let Jupyter find a kernel of this interpreter and this fedlib, before any other.
+
+    Folders given relative to the working directory are made absolute, because
+    notebooks run in their own folder.
+    """
+    before = os.environ.get("JUPYTER_PATH")
+    environment = {
+        "PYTHONPATH": os.pathsep.join(
+            [str(paths.ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        ),
+        "PYTHONHASHSEED": "0",
+        "FEDLIB_CACHE": str(paths.cache_dir().resolve()),
+        "FEDLIB_FIGURES": str(paths.figures_dir()),
+    }
+    if os.environ.get("FEDLIB_DATA"):
+        environment["FEDLIB_DATA"] = str(paths.data_dirs()[0])
+    spec = {
+        "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+        "display_name": "fedlib",
+        "language": "python",
+        "env": environment,
+    }
+    with tempfile.TemporaryDirectory(prefix="fedlib-kernel-") as folder:
+        home = Path(folder) / "kernels" / KERNEL
+        home.mkdir(parents=True)
+        (home / "kernel.json").write_text(json.dumps(spec), encoding="utf-8")
+        os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, [folder, before]))
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ["JUPYTER_PATH"]
+            else:
+                os.environ["JUPYTER_PATH"] = before
+
+
+def _execute(artefact: Artefact) -> list[Path]:
+    """Execute a notebook and return the output files that it wrote."""
+    executed = paths.cache_dir().resolve() / "executed" / artefact.preset
+    executed = executed / f"{artefact.name}.ipynb"
+    executed.parent.mkdir(parents=True, exist_ok=True)
+    before = _marks(artefact)
+    papermill.execute_notebook(
+        artefact.notebook,
+        executed,
+        artefact.parameters,
+        kernel_name=KERNEL,
+        language="python",
+        progress_bar=False,
+        cwd=artefact.notebook.parent,
+        execution_timeout=CELL_SECONDS,
+    )
+    after = _marks(artefact)
+    written = [path for path, mark in after.items() if before.get(path) != mark]
+    if not written:
+        raise FileNotFoundError(
+            f"the notebook wrote no {artefact.preset}/{artefact.name}.* figure or table"
+        )
+    return written
+
+
+def _marks(artefact: Artefact) -> dict[Path, tuple[int, int]]:
+    """Return what tells a rewritten output file from an untouched one."""
+    files = artefacts.outputs(artefact.name, artefact.preset)
+    return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
+
+
+def _message(artefact: Artefact, error: Exception) -> str:
+    """Return one line; for an error in a cell, with the cell's number."""
+    if isinstance(error, PapermillExecutionError):
+        content = parameters.read(artefact.notebook)
+        tagged = parameters.tagged_cell(artefact.notebook, content)
+        place = error.cell_index - (error.cell_index > tagged)  # one cell was injected
+        number = sum(c.cell_type == "code" for c in content.cells[: place + 1])
+        text = f"code cell {number}: {error.ename}: {error.evalue}"
+    elif isinstance(error, DataError | ValueError):
+        text = str(error)
+    else:
+        text = f"{type(error).__name__}: {error}"
+    return " ".join(text.split())
+
+
+def _distinct(specs: Sequence[Spec]) -> list[Spec]:
+    """Return the specs without repetitions."""
+    return list({spec.model_dump_json(): spec for spec in specs}.values())
+
+
+class _Speeds:
+    """Seconds per round of runs that differ at most in seed and length."""
+
+    def __init__(self, chosen: Sequence[Artefact]):
+        self.known: dict[str, float] = {}
+        for artefact in chosen:
+            for spec in _distinct(artefact.specs):
+                try:
+                    seconds = runs.seconds_per_round(spec)
+                except DataError:
+                    continue  # the artefact itself reports this
+                if seconds is not None:
+                    self.known[self._kind(spec)] = seconds
+
+    @staticmethod
+    def _kind(spec: Spec) -> str:
+        return spec.model_dump_json(
+            exclude={"seed", "partition_seed", "rounds", "eval_every"}
+        )
+
+    def seconds(self, specs: Sequence[Spec]) -> float:
+        """Return the seconds of whole runs; one of an unknown kind is measured."""
+        total = 0.0
+        for spec in specs:
+            kind = self._kind(spec)
+            if kind not in self.known:
+                self.known[kind] = runs.measure(spec)
+            total += spec.rounds * self.known[kind]
+        return total
+
+
+def estimate(
+    names: Sequence[str], preset: str, overrides: Mapping[str, Any] | None = None
+) -> pd.DataFrame:
+    """Return what the missing runs of artefacts cost in one process on this machine.
+
+    Returns
+    -------
+    DataFrame
+        ``name``, ``runs``, ``cached``, ``missing``, ``rounds`` and ``seconds`` (of the
+        missing runs). Empty cells where the data are missing. The speed is that of a
+        finished run of the same kind, else of two rounds that are run for it.
+
+    Raises
+    ------
+    SettingError
+        Anything wrong with a name or parameter.
+    """
+    chosen = [prepare(name, preset, overrides) for name in select(names)]
+    speeds, rows = _Speeds(chosen), []
+    for artefact in chosen:
+        specs = _distinct(artefact.specs)
+        try:
+            missing = runs.pending(specs)
+            seconds = speeds.seconds(missing)
+        except DataError:
+            rows.append((artefact.name, len(specs), *[pd.NA] * 4))
+            continue
+        cached = len(specs) - len(missing)
+        rounds = sum(spec.rounds for spec in missing)
+        rows.append((artefact.name, len(specs), cached, len(missing), rounds, seconds))
+    columns = ["name", "runs", "cached", "missing", "rounds", "seconds"]
+    frame = pd.DataFrame(rows, columns=columns)
+    whole = {name: "Int64" for name in columns[1:5]}
+    return frame.astype(whole | {"seconds": "Float64"})
+
+
+def duration(seconds: float) -> str:
+    """Return seconds for people: ``8 s``, ``3 min``, ``2.5 h``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

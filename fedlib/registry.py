@@ -1,0 +1,34 @@
+"""The methods by name; a method joins with one line here."""
+
+import difflib
+from importlib import import_module
+
+from fedlib.method import Method
+
+METHODS = {
+    "fedmps": "fedlib.methods.fedmps",
+    "local": "fedlib.baselines.local",
+    "fedavg": "fedlib.baselines.fedavg",
+    "fedproto": "fedlib.baselines.fedproto",
+}
+
+
+def method(name: str) -> Method:
+    """Return a method's record.
+
+    Raises
+    ------
+    ValueError
+        Unknown name; the closest one is suggested.
+    """
+    if name not in METHODS:
+        close = difflib.get_close_matches(name, METHODS, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"method: got {name!r}, expected one of {list(METHODS)}{hint}")
+    return import_module(METHODS[name]).METHOD
+
+
+def presets(name: str, paper: str, dataset: str) -> dict:
+    """Return the hyper-parameters that a paper uses for a method on a data set."""
+    table = import_module(METHODS[name]).PRESETS.get(paper, {})
+    return table.get("*", {}) | table.get(dataset, {})

@@ -1,0 +1,443 @@
+"""Runs: from a spec to a result on disk, computed once.
+
+``run`` returns a finished result from the cache, goes on from the last checkpoint of
+one that was cut off, or computes it. A result is found by a hash of the spec, the data
+and the code it depends on. All writes are atomic.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import joblib
+import pandas as pd
+import torch
+from filelock import FileLock
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from fedlib import nets, registry
+from fedlib.data import Dataset, load
+from fedlib.files import atomic_write, write_text
+from fedlib.local import Shards
+from fedlib.method import Context, Method, Round, rounds
+from fedlib.partition import Partition, nway_kshot
+from fedlib.paths import cache_dir
+from fedlib.readouts import evaluate
+from fedlib.sources import source_hashes
+from fedlib.spec import Spec
+from fedlib.tree import Tree, flatten, restore
+
+FORMAT = 1
+BIG_LAYER = 200_000  # weights of one layer; stacking many such is slower than chunks
+
+
+class Federation(NamedTuple):
+    """Everything a method needs, ready to step: ``next(federation(spec).rounds())``."""
+
+    spec: Spec
+    method: Method
+    ctx: Context
+    dataset: Dataset
+    partition: Partition
+    train: Shards
+    test: Shards
+
+    def rounds(self, start: tuple[int, Tree, Tree] | None = None) -> Iterator[Round]:
+        """Yield the federation after each round."""
+        return rounds(
+            self.method,
+            self.ctx,
+            self.train,
+            participation=self.spec.participation,
+            start=start,
+        )
+
+    def evaluate(self, after: Round) -> dict[str, Tensor]:
+        """Return right predictions per client under every model and rule."""
+        models = self.method.models(self.ctx, after.server, after.mine)
+        return evaluate(self.ctx.net, models, self.partition.owns, self.train, self.test)
+
+
+def _partition(spec: Spec, data: Dataset) -> Partition:
+    seed = spec.seed if spec.partition_seed is None else spec.partition_seed
+    settings = spec.partition.model_dump(exclude={"scheme"})
+    return nway_kshot(
+        data.train_y, data.test_y, clients=spec.clients, seed=seed, **settings
+    )
+
+
+def _inputs(x: Tensor, data: Dataset) -> Tensor:
+    """Return images as stored when they are augmented per batch, else normalised."""
+    blank = Shards(x, torch.empty(0), [], [], data.mean, data.std)
+    return x if data.augment else blank.inputs(torch.arange(len(x)))
+
+
+def _shards(x: Tensor, y: Tensor, index: list[Tensor], data: Dataset) -> Shards:
+    """Copy the samples that clients hold into tensors of their own."""
+    kept = torch.cat(index).unique()
+    place = torch.full((len(y),), -1)
+    place[kept] = torch.arange(len(kept))
+    return Shards(
+        _inputs(x[kept], data),
+        y[kept],
+        [place[i] for i in index],
+        list(range(len(index))),
+        data.mean,
+        data.std,
+        data.augment,
+    )
+
+
+def federation(spec: Spec, *, chunk: int | None = None) -> Federation:
+    """Load the data, draw the partition and build the net of a spec.
+
+    Parameters
+    ----------
+    chunk : int, optional
+        Clients trained side by side; by default all, or 4 for nets with a large layer.
+    """
+    data = load(spec.dataset)
+    method = registry.method(spec.method)
+    classes = len(data.classes)
+    shape = tuple(data.train_x.shape[1:])
+    net = nets.build(spec.net, (shape[0], shape[1], shape[2]), classes)
+    if chunk is None and max(p.numel() for p in net.module.parameters()) > BIG_LAYER:
+        chunk = 4
+    ctx = Context(
+        hp=method.hp(**spec.hp),
+        net=net,
+        training=spec.training,
+        classes=classes,
+        clients=spec.clients,
+        seed=spec.seed,
+        chunk=chunk,
+    )
+    partition = _partition(spec, data)
+    train = _shards(data.train_x, data.train_y, partition.train, data)
+    test = _shards(data.test_x, data.test_y, partition.test, data._replace(augment=None))
+    return Federation(spec, method, ctx, data, partition, train, test)
+
+
+def identity(spec: Spec) -> dict:
+    """Return what the key is a hash of: the spec, the data and the code."""
+    data = load(spec.dataset)
+    return {
+        "format": FORMAT,
+        "spec": spec.model_dump(mode="json"),
+        "data": [data.fingerprint, data.mean, data.std, data.augment],
+        "sources": source_hashes("fedlib.runs", registry.METHODS[spec.method]),
+    }
+
+
+def key(spec: Spec) -> str:
+    """Return the content address of a run."""
+    text = json.dumps(identity(spec), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def folder(spec: Spec) -> Path:
+    """Return the folder of a run in the cache."""
+    return cache_dir() / "runs" / key(spec)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run: per-round logs as tensors, and tables made of them."""
+
+    spec: Spec
+    key: str
+    log: dict[str, Tensor] = field(repr=False)  # each with a leading round axis
+
+    @property
+    def paper_rule(self) -> tuple[str, str]:
+        """Model and rule of the accuracy that the method's paper reports."""
+        return tuple(registry.method(self.spec.method).predict)
+
+    @property
+    def readouts(self) -> list[tuple[str, str]]:
+        """All recorded pairs of model and rule."""
+        names = [n.split("/") for n in self.log if n.startswith("accuracy/")]
+        return [(model, rule) for _, model, rule in names]
+
+    @property
+    def evaluated(self) -> list[int]:
+        """The rounds with an evaluation, from 1."""
+        return self.log["evaluated"].tolist()
+
+    def accuracy(self, model: str, rule: str) -> Tensor:
+        """Return the accuracy ``[evaluated rounds, clients]`` as fractions.
+
+        Raises
+        ------
+        ValueError
+            This pair was not recorded: the method has no such model.
+        """
+        if (model, rule) not in self.readouts:
+            raise ValueError(
+                f"accuracy: {self.spec.method} has no {model}/{rule}, recorded are "
+                + ", ".join("/".join(pair) for pair in self.readouts)
+            )
+        right = self.log[f"accuracy/{model}/{rule}"].to(torch.float64)
+        return right / self.log["samples"].clamp(min=1)
+
+    def summary(self) -> pd.DataFrame:
+        """Return last, best and mean of the last five rounds for every readout.
+
+        Means are over clients, each with the same weight; ``std`` over clients with
+        ddof 0. The best round is chosen on the test set, as the papers do.
+        """
+        rows = []
+        for model, rule in self.readouts:
+            each = self.accuracy(model, rule)
+            mean = each.mean(1)
+            best = int(mean.argmax())
+            rows.append(
+                {
+                    "model": model,
+                    "rule": rule,
+                    "last": float(mean[-1]),
+                    "best": float(mean[best]),
+                    "best_round": self.evaluated[best],
+                    "mean_last5": float(mean[-5:].mean()),
+                    "std_last": float(each[-1].std(correction=0)),
+                    "std_best": float(each[best].std(correction=0)),
+                    "is_paper_rule": (model, rule) == self.paper_rule,
+                }
+            )
+        return pd.DataFrame(rows)
+
+    def payload(self) -> pd.DataFrame:
+        """Return the numbers sent per round, direction and field, over all clients."""
+        rows = []
+        for name, value in self.log.items():
+            if name.startswith("sent/"):
+                _, direction, part = name.split("/")
+                for number, (floats, ints) in enumerate(value.tolist(), 1):
+                    rows.append((number, direction, part, floats, ints))
+        return pd.DataFrame(
+            rows, columns=["round", "direction", "field", "floats", "ints"]
+        ).sort_values("round", kind="stable", ignore_index=True)
+
+    def terms(self) -> pd.DataFrame:
+        """Return each loss term per round, averaged over the cohort."""
+        found = {
+            n.removeprefix("term/"): v.mean(1) for n, v in self.log.items() if n[:5] == "term/"
+        }
+        frame = pd.DataFrame({n: v.numpy() for n, v in found.items()})
+        return frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name="round"))
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]] | None:
+    """Return tensors and metadata of a file, or None when absent or unreadable."""
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, "pt") as file:
+            return {k: file.get_tensor(k) for k in file.keys()}, file.metadata()  # noqa: SIM118
+    except SafetensorError:
+        warnings.warn(f"{path.name} of run {path.parent.name} is damaged; ignored", stacklevel=2)
+        return None
+
+
+def _write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    whole = {k: v.contiguous().clone() for k, v in tensors.items()}
+    with atomic_write(path) as temporary:
+        save_file(whole, temporary, metadata)
+
+
+def _stored(spec: Spec) -> Result | None:
+    found = _read(folder(spec) / "result.safetensors")
+    return None if found is None else Result(spec, key(spec), found[0])
+
+
+def pending(specs: list[Spec]) -> list[Spec]:
+    """Return the specs whose result is not on disk."""
+    return [s for s in specs if not (folder(s) / "result.safetensors").exists()]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute on one thread: the nets are small, and sums keep their order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def progress_off() -> bool:
+    """Return whether progress bars are off (``FEDLIB_PROGRESS=none`` or CI mode)."""
+    return os.environ.get("FEDLIB_PROGRESS") == "none" or bool(os.environ.get("FEDLIB_CI"))
+
+
+class _Log:
+    """Rows per round, as lists of equal tensors."""
+
+    def __init__(self, stored: dict[str, Tensor] | None = None):
+        self.rows: dict[str, list[Tensor]] = defaultdict(list)
+        for name, value in (stored or {}).items():
+            self.rows[name] = list(value)
+
+    def add(self, name: str, value: Tensor) -> None:
+        self.rows[name].append(value)
+
+    def stacked(self) -> dict[str, Tensor]:
+        return {name: torch.stack(rows) for name, rows in self.rows.items()}
+
+
+def _checkpoint(home: Path, after: Round, log: _Log) -> None:
+    """Write a checkpoint and keep the one before it."""
+    now, before = home / "checkpoint.safetensors", home / "checkpoint-before.safetensors"
+    if now.exists():
+        os.replace(now, before)
+    state = flatten({"server": after.server, "mine": after.mine})
+    logged = {f"log/{k}": v for k, v in log.stacked().items()}
+    _write(now, state | logged, {"round": str(after.number)})
+
+
+def _resume(home: Path, fed: Federation) -> tuple[tuple[int, Tree, Tree] | None, _Log]:
+    """Return where to go on, from the newest readable checkpoint."""
+    for name in ("checkpoint.safetensors", "checkpoint-before.safetensors"):
+        found = _read(home / name)
+        if found is None:
+            continue
+        tensors, metadata = found
+        server, mine = fed.method.init(fed.ctx)
+        tree = restore({"server": server, "mine": mine}, tensors)
+        stored = {k[4:]: v for k, v in tensors.items() if k.startswith("log/")}
+        return (int(metadata["round"]), tree["server"], tree["mine"]), _Log(stored)
+    return None, _Log()
+
+
+def _compute(spec: Spec, home: Path) -> dict[str, Tensor]:
+    fed = federation(spec)
+    start, log = _resume(home, fed)
+    done = start[0] if start else 0
+    seconds = {"train": 0.0, "evaluate": 0.0}
+    stepping = fed.rounds(start)
+    bar = tqdm(
+        total=spec.rounds,
+        initial=done,
+        desc=f"{spec.method} {spec.dataset} {spec.seed}",
+        unit="round",
+        mininterval=1.0,
+        disable=progress_off(),
+        leave=False,
+    )
+    with bar:
+        for number in range(done + 1, spec.rounds + 1):
+            begun = time.perf_counter()
+            after = next(stepping)
+            trained = time.perf_counter()
+            for name, value in after.terms.items():
+                log.add(f"term/{name}", value)
+            for name, size in after.sent.items():
+                log.add(f"sent/{name}", torch.tensor(size))
+            log.add("cohort", torch.tensor(after.cohort))
+            if number % spec.eval_every == 0 or number == spec.rounds:
+                right = fed.evaluate(after)
+                log.add("samples", right.pop("samples"))
+                log.add("evaluated", torch.tensor(number))
+                for name, value in right.items():
+                    log.add(f"accuracy/{name}", value)
+            seconds["train"] += trained - begun
+            seconds["evaluate"] += time.perf_counter() - trained
+            if number < spec.rounds:
+                _checkpoint(home, after, log)
+            bar.update()
+    count = max(1, spec.rounds - done)
+    timing = {f"{k}_seconds_per_round": v / count for k, v in seconds.items()}
+    write_text(home / "timing.json", json.dumps(timing, indent=1) + "\n")
+    record = identity(spec) | {
+        "partition": fed.partition.fingerprint,
+        "deviations": fed.partition.deviations,
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+    }
+    write_text(home / "spec.json", json.dumps(record, indent=1, sort_keys=True) + "\n")
+    return log.stacked()
+
+
+def run(spec: Spec) -> Result:
+    """Return the result of a spec, from the cache or by computing it.
+
+    A run that was cut off goes on from its last round, with the same bits as an
+    uninterrupted one. Two processes that ask for the same run compute it once.
+
+    Raises
+    ------
+    DataError
+        The data set is missing; the message says where it should be.
+    NonFiniteError
+        Training diverged; the rounds before are kept.
+    """
+    stored = _stored(spec)
+    if stored is not None:
+        return stored
+    home = folder(spec)
+    home.mkdir(parents=True, exist_ok=True)
+    with FileLock(home / ".lock"), _one_thread():
+        stored = _stored(spec)  # another process may have finished it meanwhile
+        if stored is not None:
+            return stored
+        log = _compute(spec, home)
+        _write(home / "result.safetensors", log, {"format": str(FORMAT)})
+        for name in ("checkpoint.safetensors", "checkpoint-before.safetensors"):
+            (home / name).unlink(missing_ok=True)
+    return Result(spec, key(spec), log)
+
+
+def jobs_default() -> int:
+    """Return how many processes to use: ``FEDLIB_JOBS``, else 1."""
+    return max(1, int(os.environ.get("FEDLIB_JOBS", "1")))
+
+
+def run_many(specs: list[Spec], jobs: int | None = None) -> list[Result]:
+    """Return the results of many specs, computing the missing ones.
+
+    Parameters
+    ----------
+    jobs : int >= 1, optional
+        Processes on this machine, one thread each; default ``FEDLIB_JOBS`` or 1. The
+        results do not depend on it.
+    """
+    missing = pending(specs)
+    jobs = jobs_default() if jobs is None else jobs
+    if jobs < 1:
+        raise ValueError(f"jobs: got {jobs}, expected at least 1")
+    if jobs > 1 and len(missing) > 1:
+        tasks = (joblib.delayed(run)(spec) for spec in missing)
+        done = joblib.Parallel(n_jobs=jobs, return_as="generator")(tasks)
+        for _ in tqdm(done, total=len(missing), unit="run", disable=progress_off()):
+            pass
+    return [run(spec) for spec in specs]
+
+
+def seconds_per_round(spec: Spec) -> float | None:
+    """Return the measured seconds of one round of a finished run, else None."""
+    path = folder(spec) / "timing.json"
+    if not path.exists():
+        return None
+    return sum(json.loads(path.read_text(encoding="utf-8")).values())
+
+
+def measure(spec: Spec, count: int = 2) -> float:
+    """Run the first rounds of a spec, keep nothing, and return seconds per round."""
+    with _one_thread():
+        fed = federation(spec)
+        begun = time.perf_counter()
+        for _, after in zip(range(count), fed.rounds(), strict=False):
+            fed.evaluate(after)
+        return (time.perf_counter() - begun) / count

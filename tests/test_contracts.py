@@ -1,0 +1,322 @@
+"""The laws of the design, over every registered method.
+
+A method joins by its line in the registry; what it reduces to and which knob moves its
+weights stand in ``KNOBS``.
+"""
+
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+import torch
+from safetensors.torch import load, save
+
+from fedlib import readouts, registry
+from fedlib.local import Losses, Training, train_local
+from fedlib.losses import cross_entropy
+from fedlib.method import NonFiniteError, Round, rounds
+from fedlib.tree import flatten, restore
+from tests.conftest import toy_context, toy_shards
+
+METHODS = list(registry.METHODS)
+SIZES = [24, 17, 9, 16]
+
+# method -> (knob, neutral settings, method it then equals, where the knob is active)
+KNOBS = {
+    "fedproto": ({"proto_weight": 0.0}, "local", {"proto_weight": 5.0}),
+    "fedmps": (
+        {"contrast_weight": 0.0, "soft_weight": 0.0},
+        "local",
+        {"contrast_weight": 1.0, "soft_weight": 5.0},
+    ),
+}
+
+
+def play(name: str, count: int, *, sizes=SIZES, chunk=None, start=None, **hp) -> list[Round]:
+    method = registry.method(name)
+    ctx = toy_context(method, len(sizes), chunk=chunk, **hp)
+    return list(islice(rounds(method, ctx, toy_shards(sizes), start=start), count))
+
+
+def assert_same(one, other, **tolerance):
+    left, right = flatten(one), flatten(other)
+    assert left.keys() == right.keys()
+    for name, value in left.items():
+        torch.testing.assert_close(value, right[name], msg=lambda m, n=name: f"{n}: {m}", **tolerance)
+
+
+EXACT = {"rtol": 0, "atol": 0}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_same_generator_same_bits_and_inputs_stay(name):
+    first, second = play(name, 2)
+    again = play(name, 2)
+    assert_same(second.mine, again[1].mine, **EXACT)
+    assert_same(second.server, again[1].server, **EXACT)
+    assert_same(first.mine, again[0].mine, **EXACT)  # round 2 did not write into round 1
+    moved = max(
+        float((a - b).abs().max())
+        for a, b in zip(flatten(first.mine).values(), flatten(second.mine).values(), strict=True)
+    )
+    assert moved > 0
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+@pytest.mark.parametrize("name", METHODS)
+def test_chunk_size_does_not_matter(name, chunk):
+    assert_same(play(name, 3)[-1].mine, play(name, 3, chunk=chunk)[-1].mine, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_client_order_does_not_matter(name):
+    method = registry.method(name)
+    ctx = replace(toy_context(method, 4, common_init=True), round=1)
+    shards = toy_shards(SIZES)
+    server, mine = method.init(ctx)
+    down = method.broadcast(ctx, server)
+    order = [2, 0, 3, 1]
+    place = torch.tensor(order)
+    _, up, _ = method.client(ctx, down, mine, shards)
+    shuffled, up_shuffled, _ = method.client(ctx, down, mine, shards.cohort(order))
+    straight, _, _ = method.client(ctx, down, mine, shards)
+    for key, value in flatten(shuffled).items():
+        torch.testing.assert_close(value, flatten(straight)[key][place], rtol=0, atol=1e-6)
+    assert_same(
+        method.merge(ctx, server, up), method.merge(ctx, server, up_shuffled), rtol=0, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("sizes", [[24], [1, 9], [0, 9, 8], [8, 8]], ids=str)
+@pytest.mark.parametrize("name", METHODS)
+def test_small_and_empty_clients(name, sizes):
+    """One client, one sample, an empty member, a class that most lack."""
+    last = play(name, 2, sizes=sizes)[-1]
+    for value in flatten(last.server | {} if isinstance(last.server, dict) else last.server).values():
+        assert torch.isfinite(value.float()).all()
+    for client, size in enumerate(sizes):
+        if size == 0:
+            first = flatten(play(name, 1, sizes=sizes)[0].mine)
+            start = flatten(registry.method(name).init(toy_context(registry.method(name), len(sizes)))[1])
+            for key, value in first.items():
+                assert torch.equal(value[client], start[key][client]), key
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_cohort_without_samples_is_refused(name):
+    with pytest.raises(ValueError, match="no client of this cohort has a sample"):
+        play(name, 1, sizes=[0, 0])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_state_survives_save_and_load(name):
+    straight = play(name, 3)
+    kept = straight[1]
+    state = {"server": kept.server, "mine": kept.mine}
+    stored = load(save({k: v.contiguous() for k, v in flatten(state).items()}))
+    back = restore(state, stored)
+    resumed = play(name, 1, start=(2, back["server"], back["mine"]))[0]
+    assert resumed.number == 3
+    assert_same(resumed.mine, straight[2].mine, **EXACT)
+    assert_same(resumed.server, straight[2].server, **EXACT)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_uploads_do_not_grow_with_samples(name):
+    small, large = play(name, 1, sizes=[9, 9])[0], play(name, 1, sizes=[90, 9])[0]
+    shapes = [{k: v.shape for k, v in flatten(r.up).items()} for r in (small, large)]
+    assert shapes[0] == shapes[1]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_beats_chance_within_five_rounds(name):
+    method = registry.method(name)
+    shards = toy_shards([64, 64])
+    ctx = toy_context(method, 2)
+    last = list(islice(rounds(method, ctx, shards), 5))[-1]
+    models = method.models(ctx, last.server, last.mine)
+    owns = torch.ones(2, 4, dtype=torch.bool)
+    right = readouts.evaluate(ctx.net, models, owns, shards, shards)
+    accuracy = right["/".join(method.predict)].sum() / right["samples"].sum()
+    assert accuracy > 0.6  # chance is 0.25
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_nothing_non_finite_is_merged(name):
+    method = registry.method(name)
+    shards = toy_shards(SIZES)
+    shards.x[shards.index[2][0]] = float("nan")
+    with pytest.raises(NonFiniteError, match=rf"{name}, round 1, client 2: \w+"):
+        next(rounds(method, toy_context(method, 4), shards))
+
+
+@pytest.mark.parametrize("name", KNOBS)
+def test_reduction_and_knob(name):
+    """Neutral settings equal the simpler method bit for bit; the knob moves weights."""
+    neutral, simpler, active = KNOBS[name]
+    plain = flatten(play(simpler, 3)[-1].mine)
+    reduced = flatten(play(name, 3, **neutral)[-1].mine)
+    for key, value in plain.items():
+        assert torch.equal(value, reduced[key]), key
+    moved = flatten(play(name, 3, **active)[-1].mine)
+    assert any(not torch.allclose(plain[k], moved[k], atol=1e-4) for k in plain)
+
+
+def test_fedavg_with_one_client_is_local_training():
+    shared = play("fedavg", 3, sizes=[24])[-1]
+    alone = play("local", 3, sizes=[24], common_init=True)[-1]
+    assert_same(shared.mine, alone.mine, **EXACT)
+
+
+def test_fedavg_averages_by_samples_or_uniformly():
+    """Weights of the mean by hand, and a client without samples counts nothing."""
+    for weighting, weight in {"samples": [24, 17, 9, 0], "uniform": [1, 1, 1, 0]}.items():
+        last = play("fedavg", 1, sizes=[24, 17, 9, 0], weighting=weighting)[0]
+        for key, value in last.server.model.params.items():
+            each = last.up.model.params[key].double()
+            share = torch.tensor(weight, dtype=torch.float64) / sum(weight)
+            wanted = sum(s * e for s, e in zip(share, each, strict=True))
+            torch.testing.assert_close(value.double(), wanted, rtol=0, atol=1e-6)
+
+
+def test_batchnorm_statistics_are_averaged_and_counters_take_the_maximum():
+    """Case A13."""
+    from fedlib.baselines.fedavg import mean_model
+    from fedlib.messages import Model
+
+    buffers = {"mean": torch.tensor([[0.0], [10.0]]), "count": torch.tensor([3, 4])}
+    model = Model({}, buffers, torch.tensor([True, True]))
+    for order in ([0, 1], [1, 0]):
+        turned = Model({}, {k: v[order] for k, v in buffers.items()}, model.known)
+        found = mean_model(turned, torch.tensor([1.0, 1.0]))
+        assert found.buffers["mean"].tolist() == [5.0]
+        assert int(found.buffers["count"]) == 4
+
+
+def plain_loop(ctx, state, shards, training, epochs):
+    """An ordinary PyTorch loop over clients, batches in the library's order."""
+    trained = []
+    for client, mine in enumerate(shards.index):
+        weights = {k: v[client].clone().requires_grad_() for k, v in state.items()}
+        optimiser = torch.optim.SGD(
+            weights.values(), lr=training.learning_rate, momentum=training.momentum
+        )
+        draw = ctx.random("batches", client)
+        for _ in range(epochs):
+            order = mine[torch.randperm(len(mine), generator=draw)]
+            size = training.batch_size
+            whole = training.drop_last and len(mine) >= size
+            for step in range(len(order) // size if whole else -(-len(order) // size)):
+                rows = order[step * size : (step + 1) * size]
+                loss = torch.nn.functional.cross_entropy(
+                    ctx.net(weights, shards.x[rows], train=True).logits, shards.y[rows]
+                )
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+        trained.append({k: v.detach() for k, v in weights.items()})
+    return trained
+
+
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_the_cohort_equals_a_plain_loop(drop_last):
+    """Unequal sizes, two epochs, short batches: every client as if it were alone."""
+    method = registry.method("local")
+    shards = toy_shards([24, 17, 5, 9, 1])
+    training = Training(learning_rate=0.1, local_epochs=2, drop_last=drop_last)
+    ctx = replace(toy_context(method, 5), round=1, training=training)
+    state = ctx.init_clients(False)
+
+    def loss(weights, x, y, extra):
+        return Losses(cross_entropy(ctx.net(weights, x, train=True).logits, y))
+
+    found = ctx.train(state, shards, loss).state
+    for client, wanted in enumerate(plain_loop(ctx, state, shards, training, 2)):
+        for key, value in wanted.items():
+            torch.testing.assert_close(found[key][client], value, rtol=0, atol=2e-6)
+
+
+def test_adam_keeps_each_clients_moments_when_others_retire():
+    method = registry.method("local")
+    shards = toy_shards([40, 8])
+    training = Training(optimiser="adam", learning_rate=0.01)
+    ctx = replace(toy_context(method, 2), round=1, training=training)
+    state = ctx.init_clients(False)
+
+    def loss(weights, x, y, extra):
+        return Losses(cross_entropy(ctx.net(weights, x, train=True).logits, y))
+
+    together = ctx.train(state, shards, loss).state
+    alone = train_local(
+        {k: v[:1] for k, v in state.items()},
+        shards.cohort([0]),
+        loss,
+        training,
+        ctx.random,
+        classes=4,
+    ).state
+    for key, value in alone.items():
+        torch.testing.assert_close(together[key][0], value[0], rtol=0, atol=1e-6)
+
+
+def test_prototypes_are_the_class_means_of_the_last_epoch():
+    """With a learning rate near 0 the collected means equal those of the data."""
+    method = registry.method("fedproto")
+    shards = toy_shards([24, 16])
+    training = Training(learning_rate=1e-12, local_epochs=3)
+    ctx = replace(toy_context(method, 2), round=1, training=training)
+    server, mine = method.init(ctx)
+    _, up, _ = method.client(ctx, method.broadcast(ctx, server), mine, shards)
+    for client, rows in enumerate(shards.index):
+        state = {k: v[client] for k, v in mine.state.items()}
+        z = ctx.net(state, shards.x[rows]).high
+        for c in range(4):
+            chosen = shards.y[rows] == c
+            assert int(up.protos.count[client, c]) == int(chosen.sum())
+            if chosen.any():
+                torch.testing.assert_close(
+                    up.protos.mean[client, c], z[chosen].mean(0), rtol=1e-4, atol=1e-5
+                )
+
+
+def test_a_class_that_a_dropped_batch_removed_still_has_a_prototype():
+    """Nine samples, one of class 3: whichever is dropped, every owned class is sent."""
+    method = registry.method("fedmps")
+    shards = toy_shards([9, 9])
+    shards.y[:9] = torch.tensor([0] * 8 + [3])
+    for seed in range(12):
+        ctx = replace(toy_context(method, 2), round=1, seed=seed)
+        server, mine = method.init(ctx)
+        _, up, _ = method.client(ctx, method.broadcast(ctx, server), mine, shards)
+        assert up.high.known[0].tolist() == [True, False, False, True]
+        assert up.low.known[0].tolist() == [True, False, False, True]
+
+
+def test_counters_start_fresh_for_every_client():
+    """Case A15: 10 of 10 right, then 0 of 10."""
+    owns = torch.ones(2, 4, dtype=torch.bool)
+    method = registry.method("local")
+    shards = toy_shards([10, 10])
+    ctx = toy_context(method, 2)
+    state = ctx.init_clients(True)
+    models = readouts.Models(state, None, None)
+    predicted = ctx.net({k: v[0] for k, v in state.items()}, shards.x).logits.argmax(1)
+    labels = predicted.clone()
+    labels[10:] = (predicted[10:] + 1) % 4
+    right = readouts.evaluate(ctx.net, models, owns, shards, shards._replace(y=labels))
+    assert right["personal/head_all"].tolist() == [10, 0]
+    assert right["samples"].tolist() == [10, 10]
+
+
+def test_own_class_rules_never_leave_the_clients_classes():
+    method = registry.method("fedavg")
+    shards = toy_shards([40, 40])
+    ctx = toy_context(method, 2)
+    last = play("fedavg", 2, sizes=[40, 40])[-1]
+    models = method.models(ctx, last.server, last.mine)
+    owns = torch.tensor([[True, False, False, False], [True, True, True, True]])
+    only = shards._replace(y=torch.zeros_like(shards.y))
+    right = readouts.evaluate(ctx.net, models, owns, shards, only)
+    assert int(right["global/head_own"][0]) == 40
+    assert int(right["global/nearest_own"][0]) == 40
+    assert int(right["global/head_own"][1]) == int(right["global/head_all"][1])
