@@ -54,7 +54,9 @@ def workload() -> tuple[Shards, str]:
             x.append(images[rows])
             y.append(labels[rows])
         index.append(torch.arange(start, start + CLASSES * SHOTS))
-    shards = Shards(torch.cat(x), torch.cat(y), index, list(range(CLIENTS)), (0.1307,), (0.3081,))
+    shards = Shards(
+        torch.cat(x), torch.cat(y), index, list(range(CLIENTS)), (0.1307,), (0.3081,)
+    )
     return shards._replace(x=shards.inputs(torch.arange(len(shards.x)))), source
 
 
@@ -74,7 +76,9 @@ class Plain(nn.Module):
         return z, self.fc2(z)
 
 
-def plain_round(state: nets.State, shards: Shards, known: protos.Protos | None) -> list[Plain]:
+def plain_round(
+    state: nets.State, shards: Shards, known: protos.Protos | None
+) -> list[Plain]:
     """Train the clients one after another with an ordinary loop."""
     trained = []
     for client in range(CLIENTS):
@@ -107,13 +111,15 @@ def cohort_round(
         out = net(weights, x, train=True)
         total = cross_entropy(out.logits, y)
         if known is None:
-            return Losses(total)
+            return Losses(total, {}, {})
         return Losses(total + protos.pull(out.high, y, known), {}, {"high": out.high})
 
     return train_local(state, shards, loss, TRAINING, random_for, classes=10).state
 
 
-def compare(name: str, shards: Shards, known: protos.Protos | None, passes: int) -> dict:
+def compare(
+    name: str, shards: Shards, known: protos.Protos | None, passes: int
+) -> dict:
     """Time both loops alternately and return milliseconds per client-step."""
     net = nets.build("mnist_cnn_plain", (1, 28, 28), 10)
     drawn = [net.init(generator(0, "init", i)) for i in range(CLIENTS)]

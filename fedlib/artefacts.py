@@ -21,6 +21,7 @@ from fedlib.spec import SettingError, Spec, suggestion
 
 PRESETS = ("quick", "cpu", "paper")
 SUFFIXES = {".png", ".pdf", ".csv", ".md", ".tex", ".json"}
+STAMPED = {"notebook", "parameters", "sources", "data", "outputs"}
 
 
 class Artefact(NamedTuple):
@@ -55,9 +56,7 @@ def select(wanted: Sequence[str]) -> list[str]:
         if not hits:
             hits = [full for full in everything if full.split("/")[1] == name]
             if len(hits) > 1:
-                raise SettingError(
-                    f"artefact: got {name!r}, which may be any of {hits}"
-                )
+                raise SettingError(f"artefact: got {name!r}, could be any of {hits}")
         if not hits:
             parts = {part for full in everything for part in full.split("/")}
             known = [*everything, *sorted(parts)]
@@ -135,7 +134,10 @@ def _listed(values: Mapping[str, Any], what: str) -> list[str]:
 
 
 def _is_module(name: str) -> bool:
-    return find_spec(name) is not None
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # its parent is a module without submodules
+        return False
 
 
 def _home(name: str) -> str:
@@ -237,17 +239,28 @@ def outputs(name: str, preset: str) -> list[Path]:
     return found
 
 
-def _stamp(name: str, preset: str) -> Path:
+def _stamp_file(artefact: Artefact) -> Path:
     """Return the stamp file of an artefact in this figures folder."""
     place = hashlib.sha256(str(paths.figures_dir()).encode()).hexdigest()[:8]
-    return paths.cache_dir() / "stamps" / preset / f"{name}-{place}.json"
+    stamps = paths.cache_dir() / "stamps" / artefact.preset
+    return stamps / f"{artefact.name}-{place}.json"
 
 
 def stamp(artefact: Artefact, depends: dict[str, Any], written: list[Path]) -> None:
     """Record what an artefact was built from, and the files it wrote."""
     record = depends | {"outputs": {path.name: sha256(path) for path in written}}
     text = json.dumps(record, indent=1, sort_keys=True) + "\n"
-    write_text(_stamp(artefact.name, artefact.preset), text)
+    write_text(_stamp_file(artefact), text)
+
+
+def _stamped(artefact: Artefact) -> dict[str, Any] | None:
+    """Return the record of the last build, or None when absent or unreadable."""
+    file = _stamp_file(artefact)
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    return found if isinstance(found, dict) and found.keys() == STAMPED else None
 
 
 def why_stale(artefact: Artefact, now: dict[str, Any] | None = None) -> list[str]:
@@ -264,10 +277,9 @@ def why_stale(artefact: Artefact, now: dict[str, Any] | None = None) -> list[str
         A data set is missing.
     """
     now = state(artefact) if now is None else now
-    file = _stamp(artefact.name, artefact.preset)
-    if not file.exists():
+    then = _stamped(artefact)
+    if then is None:
         return ["never built"]
-    then = json.loads(file.read_text(encoding="utf-8"))
     words = [] if then["notebook"] == now["notebook"] else ["notebook changed"]
     for name, (old, new) in _changes(then["parameters"], now["parameters"]):
         words.append(f"parameter {name}: {old} -> {new}")

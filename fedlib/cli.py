@@ -5,6 +5,7 @@ import os
 import platform
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -23,14 +24,6 @@ PACKAGES += ("pydantic", "safetensors", "joblib", "click")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class Refused(click.ClickException):
-    """A message on one line, and an exit status."""
-
-    def __init__(self, error: Exception, exit_code: int):
-        super().__init__(" ".join(str(error).split()))
-        self.exit_code = exit_code
-
-
 class Plain(click.Group):
     """Commands whose errors are one line: a wrong setting exits 2, missing data 1."""
 
@@ -38,10 +31,9 @@ class Plain(click.Group):
         """Run the command."""
         try:
             return super().invoke(ctx)
-        except DataError as error:
-            raise Refused(error, 1) from error
-        except ValueError as error:
-            raise Refused(error, 2) from error
+        except (DataError, ValueError) as error:
+            click.echo("Error: " + " ".join(str(error).split()), err=True)
+            ctx.exit(1 if isinstance(error, DataError) else 2)
 
 
 def _table(frame: pd.DataFrame) -> str:
@@ -85,9 +77,7 @@ def main() -> None:
     type=click.IntRange(min=1),
     help="Processes for missing runs; default FEDLIB_JOBS or 1.",
 )
-@click.option(
-    "--dry-run", is_flag=True, help="Only say what is stale and what it costs."
-)
+@click.option("--dry-run", is_flag=True, help="Only say what is stale, and the cost.")
 @click.option("--force", is_flag=True, help="Build also what is current.")
 def rebuild_command(
     names: tuple[str, ...],
@@ -111,12 +101,10 @@ def rebuild_command(
         overrides=dict(settings),
         echo=click.echo,
     )
-    count = {
-        s: sum(o.status == s for o in outcomes) for s in ("built", "current", "failed")
-    }
-    click.echo(
-        f"built {count['built']}, current {count['current']}, failed {count['failed']}"
-    )
+    count = Counter(outcome.status for outcome in outcomes)
+    if dry_run:
+        click.echo(f"would build {count['planned']}")
+    click.echo(", ".join(f"{s} {count[s]}" for s in ("built", "current", "failed")))
     sys.exit(1 if count["failed"] else 0)
 
 
@@ -128,11 +116,8 @@ def estimate_command(
     """Say what the missing runs cost in one process on this machine."""
     frame = rebuild.estimate(names, preset, dict(settings))
     click.echo(_table(frame.round({"seconds": 1})))
-    total = float(frame["seconds"].fillna(0).sum())
-    click.echo(
-        f"{frame['missing'].fillna(0).sum()} runs missing, about "
-        f"{rebuild.duration(total)}"
-    )
+    missing, seconds = frame[["missing", "seconds"]].sum()
+    click.echo(f"{missing:.0f} runs missing, about {rebuild.duration(seconds)}")
 
 
 @main.group("list")
@@ -171,7 +156,7 @@ def list_methods() -> None:
 @list_group.command("datasets")
 def list_datasets() -> None:
     """List data sets and whether they are here."""
-    click.echo(_table(data.status()[["name", "title", "present"]]))
+    click.echo(_table(data.status().drop(columns=["source", "bytes"])))
 
 
 @main.group("data")

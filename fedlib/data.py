@@ -1,8 +1,8 @@
 """Data sets: found on disk, decoded once, loaded as tensors.
 
 ``load`` never downloads; ``fetch`` does, with torchvision's own classes and mirrors.
-Folders are searched in the order of ``fedlib.paths.data_dirs``. What is found is decoded
-once into a safetensors file of the cache and memory-mapped afterwards.
+Folders are searched in the order of ``fedlib.paths.data_dirs``. What is found is
+decoded once into a safetensors file of the cache and memory-mapped afterwards.
 """
 
 import functools
@@ -16,7 +16,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -106,7 +106,7 @@ def map_labels(raw: Iterable) -> tuple[Tensor, tuple[str, ...]]:
     return torch.tensor([place[v] for v in values]), tuple(str(n) for n in names)
 
 
-# --- MNIST family: IDX files, gzipped or not -------------------------------------------
+# MNIST family: IDX files, gzipped or not
 
 IDX_FILES = [
     f"{part}-{kind}"
@@ -119,7 +119,10 @@ def _find_idx(folder: str) -> Callable[[Path], list[Path]]:
     def find(root: Path) -> list[Path]:
         found = []
         for name in IDX_FILES:
-            for path in (root / folder / "raw" / name, root / folder / "raw" / f"{name}.gz"):
+            for path in (
+                root / folder / "raw" / name,
+                root / folder / "raw" / f"{name}.gz",
+            ):
                 if path.exists():
                     found.append(path)
                     break
@@ -139,7 +142,9 @@ def _read_idx(title: str) -> Callable[[list[Path]], Raw]:
                     with gzip.open(path) as packed, open(plain, "wb") as out:
                         shutil.copyfileobj(packed, out)
                 images = "images" in path.name
-                reader = tv.mnist.read_image_file if images else tv.mnist.read_label_file
+                reader = (
+                    tv.mnist.read_image_file if images else tv.mnist.read_label_file
+                )
                 parts.append(reader(str(plain)))
         train_x, train_y, test_x, test_y = parts
         return Raw(
@@ -154,7 +159,7 @@ def _read_idx(title: str) -> Callable[[list[Path]], Raw]:
     return read
 
 
-# --- CIFAR-10: torchvision's batches, or images by class in a folder or zip ------------
+# CIFAR-10: torchvision's batches, or images by class in a folder or a zip
 
 
 def _find_cifar10(root: Path) -> list[Path]:
@@ -170,7 +175,9 @@ def _find_cifar10(root: Path) -> list[Path]:
 def _read_cifar10(paths: list[Path]) -> Raw:
     (path,) = paths
     if path.name != "cifar-10-batches-py":
-        return read_image_tree(path, "CIFAR-10 (JPEG)" if "jpeg" in path.name else "CIFAR-10")
+        return read_image_tree(
+            path, "CIFAR-10 (JPEG)" if "jpeg" in path.name else "CIFAR-10"
+        )
     parts = []
     for train in (True, False):
         split = tv.CIFAR10(str(path.parent), train=train, download=False)
@@ -189,7 +196,9 @@ def _members(path: Path) -> Iterator[tuple[str, Callable[[], object]]]:
         for name in sorted(archive.namelist()):
             pure = PurePosixPath(name)
             if pure.is_absolute() or ".." in pure.parts:
-                raise DataError(f"{path.name}: member {name!r} leaves the archive; refused")
+                raise DataError(
+                    f"{path.name}: member {name!r} leaves the archive; refused"
+                )
             if pure.suffix.lower() in IMAGE_SUFFIXES:
                 yield name, functools.partial(archive.open, name)
 
@@ -229,13 +238,15 @@ def read_image_tree(path: Path, title: str) -> Raw:
     return Raw(arrays[0], labels["train"], arrays[1], labels["test"], None, title)
 
 
-# --- embedded and generated -------------------------------------------------------------
+# Embedded and generated
 
 
 def _read_digits(paths: list[Path]) -> Raw:
     """Return scikit-learn's digits; of each class the first 75 % are for training."""
-    found = load_digits()
-    x = torch.from_numpy((found.images * 255 / 16).round().astype(np.uint8)).unsqueeze(1)
+    found: Any = load_digits()
+    x = torch.from_numpy((found.images * 255 / 16).round().astype(np.uint8)).unsqueeze(
+        1
+    )
     y = torch.from_numpy(found.target.astype(np.int64))
     rows = [torch.nonzero(y == c).flatten() for c in range(10)]
     train = torch.cat([r[: len(r) * 3 // 4] for r in rows]).sort().values
@@ -256,7 +267,6 @@ def _always(root: Path) -> list[Path]:
 
 
 GREY = ((0.1307,), (0.3081,))
-IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 MNIST_COUNTS = (
     [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949],
     [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009],
@@ -267,30 +277,60 @@ DIGITS_COUNTS = (
 )
 DATASETS = {
     "digits": Entry(
-        *("digits", _always, _read_digits, (0.306,), (0.375,), None),
-        *(DIGITS_COUNTS, "comes with scikit-learn", None),
+        title="digits",
+        find=_always,
+        read=_read_digits,
+        mean=(0.306,),
+        std=(0.375,),
+        augment=None,
+        per_class=DIGITS_COUNTS,
+        place="comes with scikit-learn",
+        download=None,
     ),
     "noise": Entry(
-        *("noise", _always, _read_noise, (0.5,) * 3, (0.29,) * 3, None),
-        *(([200] * 10, [40] * 10), "generated", None),
+        title="noise",
+        find=_always,
+        read=_read_noise,
+        mean=(0.5,) * 3,
+        std=(0.29,) * 3,
+        augment=None,
+        per_class=([200] * 10, [40] * 10),
+        place="is generated",
+        download=None,
     ),
     "mnist": Entry(
-        *("MNIST", _find_idx("MNIST"), _read_idx("MNIST"), *GREY, None),
-        *(MNIST_COUNTS, "MNIST/raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz]"),
-        lambda root: tv.MNIST(str(root), download=True),
+        title="MNIST",
+        find=_find_idx("MNIST"),
+        read=_read_idx("MNIST"),
+        mean=GREY[0],
+        std=GREY[1],
+        augment=None,
+        per_class=MNIST_COUNTS,
+        place="MNIST/raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz]",
+        download=lambda root: tv.MNIST(str(root), download=True),
     ),
     "fashion": Entry(
-        *("Fashion-MNIST", _find_idx("FashionMNIST"), _read_idx("Fashion-MNIST")),
-        *(*GREY, None, ([6000] * 10, [1000] * 10)),
-        "FashionMNIST/raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz]",
-        lambda root: tv.FashionMNIST(str(root), download=True),
+        title="Fashion-MNIST",
+        find=_find_idx("FashionMNIST"),
+        read=_read_idx("Fashion-MNIST"),
+        mean=GREY[0],
+        std=GREY[1],
+        augment=None,
+        per_class=([6000] * 10, [1000] * 10),
+        place="FashionMNIST/raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz]",
+        download=lambda root: tv.FashionMNIST(str(root), download=True),
     ),
     "cifar10": Entry(
-        *("CIFAR-10", _find_cifar10, _read_cifar10, *IMAGENET, Augment(4, True)),
-        *(([5000] * 10, [1000] * 10),),
-        "cifar-10-batches-py/, or images as cifar10/{train,test}/<class>/, or those "
-        "folders in cifar10-jpeg.zip",
-        lambda root: tv.CIFAR10(str(root), download=True),
+        title="CIFAR-10",
+        find=_find_cifar10,
+        read=_read_cifar10,
+        mean=(0.485, 0.456, 0.406),
+        std=(0.229, 0.224, 0.225),
+        augment=Augment(4, True),
+        per_class=([5000] * 10, [1000] * 10),
+        place="cifar-10-batches-py/, or images as cifar10/{train,test}/<class>/, or "
+        "those folders in cifar10-jpeg.zip",
+        download=lambda root: tv.CIFAR10(str(root), download=True),
     ),
 }
 
@@ -343,9 +383,13 @@ def _open(name: str, path: Path) -> Dataset:
     with safe_open(path, "pt") as file:
         about = file.metadata()
         tensors = [file.get_tensor(f"{s}_{kind}") for s in SPLITS for kind in "xy"]
+    train_x, train_y, test_x, test_y = tensors
     return Dataset(
         name,
-        *tensors,
+        train_x,
+        train_y,
+        test_x,
+        test_y,
         tuple(json.loads(about["classes"])),
         entry.mean,
         entry.std,
@@ -370,8 +414,8 @@ def load(name: str) -> Dataset:
     if not sources:
         looked = ", ".join(str(root) for root in data_dirs())
         raise DataError(
-            f"{entry.title} is not here. Looked in: {looked}. Put {entry.place} into one "
-            f"of them (FEDLIB_DATA names the first), or run: fedlib data fetch {name}"
+            f"{entry.title} is not here. Looked in: {looked}. Put {entry.place} into "
+            f"one of them (FEDLIB_DATA names the first), or run: fedlib data fetch {name}"
         )
     path = _decoded_path(name, sources)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -411,7 +455,9 @@ def fetch(name: str) -> Path:
         try:
             entry.download(Path(scratch))
         except (OSError, RuntimeError, EOFError, zipfile.BadZipFile) as error:
-            raise DataError(f"{entry.title}: download failed ({error}); nothing kept") from error
+            raise DataError(
+                f"{entry.title}: download failed ({error}); nothing kept"
+            ) from error
         for part in Path(scratch).iterdir():
             if part.is_dir():
                 shutil.rmtree(target / part.name, ignore_errors=True)
@@ -425,7 +471,9 @@ def status() -> pd.DataFrame:
     for name, entry in DATASETS.items():
         sources = _locate(name)
         size = sum(p.stat().st_size for p in sources if p.is_file())
-        where = entry.place if entry.find is _always else str(sources[0]) if sources else ""
+        where = (
+            entry.place if entry.find is _always else str(sources[0]) if sources else ""
+        )
         rows.append((name, entry.title, bool(sources), where, size))
     return pd.DataFrame(rows, columns=["name", "title", "present", "source", "bytes"])
 
@@ -440,12 +488,16 @@ def check(name: str) -> pd.DataFrame:
     """
     data, wanted = load(name), DATASETS[name].per_class
     rows, wrong = [], []
-    for split, y, counts in zip(SPLITS, (data.train_y, data.test_y), wanted, strict=True):
+    for split, y, counts in zip(
+        SPLITS, (data.train_y, data.test_y), wanted, strict=True
+    ):
         found = Counter(y.tolist())
         for c, official in enumerate(counts):
             rows.append((split, data.classes[c], found[c], official))
             if found[c] != official:
-                wrong.append(f"{split} {data.classes[c]}: {found[c]} instead of {official}")
+                wrong.append(
+                    f"{split} {data.classes[c]}: {found[c]} instead of {official}"
+                )
     if wrong:
         raise DataError(f"{data.title}: " + "; ".join(wrong))
     return pd.DataFrame(rows, columns=["split", "class", "images", "official"])

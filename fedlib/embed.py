@@ -25,7 +25,9 @@ def padded(index: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def forward(net: Net, state: State, shards: Shards, *, stacked: bool) -> tuple[Out, Tensor]:
+def forward(
+    net: Net, state: State, shards: Shards, *, stacked: bool
+) -> tuple[Out, Tensor]:
     """Return the outputs ``[K, n, ...]`` of every client's samples, and their mask.
 
     Parameters

@@ -193,4 +193,3 @@ class Dropout(nn.Module):
             return x
         like = x.detach()[..., :1, :1] if self.channels else x.detach()
         return x * dropout_mask(like, self.key, self.rate)
-

@@ -32,11 +32,11 @@ class Training(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     optimiser: Literal["sgd", "adam"] = "sgd"
-    learning_rate: float = Field(0.01, gt=0)
-    momentum: float = Field(0.5, ge=0, lt=1)  # SGD only
-    weight_decay: float = Field(0.0, ge=0)
-    batch_size: int = Field(8, ge=1)
-    local_epochs: int = Field(1, ge=1)
+    learning_rate: float = Field(default=0.01, gt=0)
+    momentum: float = Field(default=0.5, ge=0, lt=1)  # SGD only
+    weight_decay: float = Field(default=0.0, ge=0)
+    batch_size: int = Field(default=8, ge=1)
+    local_epochs: int = Field(default=1, ge=1)
     drop_last: bool = True  # never drops the only batch of a client
 
 
@@ -54,7 +54,7 @@ class Shards(NamedTuple):
     def inputs(self, index: Tensor, draws: Tensor | None = None) -> Tensor:
         """Return model inputs for indices of any shape, augmented by ``draws``."""
         x = self.x[index.flatten()]
-        if draws is not None and self.augment is not None:
+        if self.augment is not None and draws is not None:
             x = apply_augment(x, draws.flatten(0, -2), self.augment.padding)
         if x.dtype == torch.uint8:
             x = normalise(x, self.mean, self.std)
@@ -71,8 +71,8 @@ class Losses(NamedTuple):
     """What a loss returns for one client and one batch."""
 
     total: Tensor  # [] the term that is minimised
-    terms: dict[str, Tensor] = {}  # [] each, logged
-    embeddings: dict[str, Tensor] = {}  # [B, d] each, averaged per class
+    terms: dict[str, Tensor]  # [] each, logged
+    embeddings: dict[str, Tensor]  # [B, d] each, averaged per class
 
 
 class Trained(NamedTuple):
@@ -86,30 +86,31 @@ class Trained(NamedTuple):
 class _Batches(NamedTuple):
     """The batches of one client, in order, over all its epochs."""
 
-    index: Tensor  # [n * epochs]
-    draws: Tensor | None
-    spans: list[tuple[int, int]]  # start and end in index
+    order: Tensor  # [n * epochs] indices into the shards' tensors
+    draws: Tensor  # [n * epochs, 3] of the augmentation; [n * epochs, 0] without one
+    spans: list[tuple[int, int]]  # start and end in order
     last_epoch: int  # the first step of the last epoch
 
 
-def _batches(shards: Shards, client: int, training: Training, random: Random) -> _Batches:
+def _batches(
+    shards: Shards, client: int, training: Training, random: Random
+) -> _Batches:
     mine = shards.index[client]
     count, size = len(mine), training.batch_size
-    order = random("batches", shards.ids[client])
+    shuffle = random("batches", shards.ids[client])
     epochs = range(training.local_epochs)
-    shuffled = [mine[torch.randperm(count, generator=order)] for _ in epochs]
-    index = torch.cat(shuffled)
-    draws = None
+    order = torch.cat([mine[torch.randperm(count, generator=shuffle)] for _ in epochs])
+    draws = torch.zeros(len(order), 0)
     if shards.augment is not None:
         pick = random("augment", shards.ids[client])
-        draws = draw_augment(shards.augment, len(index), pick)
+        draws = draw_augment(shards.augment, len(order), pick)
     whole = training.drop_last and count >= size
     stop = count - count % size if whole else count
     starts = range(0, stop, size)
     spans = [
         (e * count + s, e * count + min(s + size, stop)) for e in epochs for s in starts
     ]
-    return _Batches(index, draws, spans, len(spans) - len(starts))
+    return _Batches(order, draws, spans, len(spans) - len(starts))
 
 
 def _optimiser(params: list[Tensor], training: Training) -> torch.optim.Optimizer:
@@ -140,15 +141,50 @@ class _Stack:
     def keep(self, count: int) -> None:
         """Drop all clients but the first ``count``, and their optimiser state."""
         old = self.optimiser.state
-        kept = {k: v.detach()[:count].clone().requires_grad_() for k, v in self.params.items()}
+        kept = {
+            k: v.detach()[:count].clone().requires_grad_()
+            for k, v in self.params.items()
+        }
         optimiser = _optimiser(list(kept.values()), self.training)
         for before, after in zip(self.params.values(), kept.values(), strict=True):
             optimiser.state[after] = {
-                k: v[:count].clone() if isinstance(v, Tensor) and v.shape == before.shape else v
+                k: v[:count].clone()
+                if isinstance(v, Tensor) and v.shape == before.shape
+                else v
                 for k, v in old[before].items()
             }
         self.params, self.optimiser = kept, optimiser
         self.buffers = {k: v[:count].clone() for k, v in self.buffers.items()}
+
+
+class _Tally:
+    """Loss terms and class sums of the clients of a chunk, over their steps."""
+
+    def __init__(self, clients: int, classes: int):
+        self.clients = clients
+        self.classes = classes
+        self.terms: dict[str, Tensor] = {}
+        self.sums: dict[str, Tensor] = {}
+        self.counts: dict[str, Tensor] = {}
+
+    def add(
+        self, rows: Tensor | slice, losses: Losses, y: Tensor, last_epoch: Tensor
+    ) -> None:
+        """Add one step of some clients; embeddings count in the last epoch only."""
+        for name, value in losses.terms.items():
+            if name not in self.terms:
+                self.terms[name] = torch.zeros(self.clients)
+            self.terms[name][rows] += value.detach()
+        if not last_epoch.any():
+            return
+        labels = torch.where(last_epoch.unsqueeze(1), y, -1)
+        for name, z in losses.embeddings.items():
+            sums, members = class_sums(z.detach(), labels, self.classes)
+            if name not in self.sums:
+                self.sums[name] = torch.zeros(self.clients, self.classes, z.shape[-1])
+                self.counts[name] = torch.zeros(self.clients, self.classes).long()
+            self.sums[name][rows] += sums
+            self.counts[name][rows] += members
 
 
 def _train_chunk(
@@ -169,76 +205,67 @@ def _train_chunk(
     plans = [plans[i] for i in order]
     keys = [
         torch.randint(
-            2**62, (len(p.spans), len(dropout_keys)), generator=random("dropout", shards.ids[i])
+            2**62,
+            (len(plan.spans), len(dropout_keys)),
+            generator=random("dropout", shards.ids[i]),
         )
-        for p, i in zip(plans, order, strict=True)
+        for plan, i in zip(plans, order, strict=True)
     ]
     extra = take(extra, place)
     stack = _Stack(take(state, place), buffers, training)
-    sums: dict[str, Tensor] = {}
-    count = torch.zeros(len(plans), classes, dtype=torch.int64)
-    terms: dict[str, Tensor] = {}
+    tally = _Tally(len(plans), classes)
     finished: list[State] = []  # from the last client to the first
 
+    def losses_of(rows: list[int], step: int) -> Tensor:
+        """Return the losses of clients whose batches have one size."""
+        everyone = len(rows) == live
+        chosen = slice(0, live) if everyone else torch.tensor(rows)
+        spans = [slice(*plans[i].spans[step]) for i in rows]
+        batch = torch.stack(
+            [plans[i].order[s] for i, s in zip(rows, spans, strict=True)]
+        )
+        draws = torch.stack(
+            [plans[i].draws[s] for i, s in zip(rows, spans, strict=True)]
+        )
+        held = take(stack.buffers, chosen)
+        weights = stack.params if everyone else take(stack.params, chosen)
+        weights = weights | held
+        for number, name in enumerate(dropout_keys):
+            weights[name] = torch.stack([keys[i][step, number] for i in rows])
+        x, y = shards.inputs(batch, draws), shards.y[batch]
+        losses = vmap(loss)(weights, x, y, take(extra, chosen))
+        if not everyone:  # BatchNorm wrote into copies
+            for name, value in held.items():
+                stack.buffers[name][chosen] = value
+        last = torch.tensor([step >= plans[i].last_epoch for i in rows])
+        tally.add(chosen, losses, y, last)
+        return losses.total
+
     live = len(plans)
-    for step in range(len(plans[0].spans) + 1):
-        remaining = sum(step < len(p.spans) for p in plans)
+    for step in range(len(plans[0].spans)):
+        remaining = sum(step < len(plan.spans) for plan in plans)
         if remaining < live:
             finished.append(stack.state(slice(remaining, live)))
             live = remaining
-            if live:
-                stack.keep(live)
-        if not live:
-            break
+            stack.keep(live)
         by_size: dict[int, list[int]] = defaultdict(list)
         for i in range(live):
             start, end = plans[i].spans[step]
             by_size[end - start].append(i)
-        total = torch.zeros(())
-        for rows in by_size.values():
-            everyone = len(rows) == live
-            chosen = slice(0, live) if everyone else torch.tensor(rows)
-            spans = [plans[i].spans[step] for i in rows]
-            index = torch.stack(
-                [plans[i].index[s:e] for i, (s, e) in zip(rows, spans, strict=True)]
-            )
-            draws = None
-            if shards.augment is not None:
-                draws = torch.stack(
-                    [plans[i].draws[s:e] for i, (s, e) in zip(rows, spans, strict=True)]
-                )
-            held = take(stack.buffers, chosen)
-            weights = stack.params if everyone else take(stack.params, chosen)
-            weights = weights | held
-            for number, name in enumerate(dropout_keys):
-                weights[name] = torch.stack([keys[i][step, number] for i in rows])
-            y = shards.y[index]
-            losses = vmap(loss)(weights, shards.inputs(index, draws), y, take(extra, chosen))
-            total = total + losses.total.sum()
-            if not everyone:
-                for name, value in held.items():
-                    stack.buffers[name][chosen] = value
-            for name, value in losses.terms.items():
-                terms.setdefault(name, torch.zeros(len(plans)))[chosen] += value.detach()
-            last = torch.tensor([step >= plans[i].last_epoch for i in rows])
-            if losses.embeddings and last.any():
-                labels = torch.where(last.unsqueeze(1), y, -1)
-                for name, z in losses.embeddings.items():
-                    new, members = class_sums(z.detach(), labels, classes)
-                    if name not in sums:
-                        sums[name] = torch.zeros(len(plans), classes, z.shape[-1])
-                    sums[name][chosen] += new
-                count[chosen] += members
         stack.optimiser.zero_grad()
-        total.backward()
+        torch.cat([losses_of(rows, step) for rows in by_size.values()]).sum().backward()
         stack.optimiser.step()
+    finished.append(stack.state(slice(0, live)))
 
     back = torch.argsort(place)
-    steps = torch.tensor([max(1, len(p.spans)) for p in plans])
+    steps = torch.tensor([len(plan.spans) for plan in plans])
     return Trained(
         take(concatenate(finished[::-1]), back),
-        {name: (value / steps)[back] for name, value in terms.items()},
-        {name: from_sums(total[back], count[back]) for name, total in sums.items()},
+        {name: (value / steps)[back] for name, value in tally.terms.items()},
+        {
+            name: from_sums(total[back], tally.counts[name][back])
+            for name, total in tally.sums.items()
+        },
     )
 
 

@@ -71,7 +71,9 @@ class Net(NamedTuple):
     @property
     def buffers(self) -> frozenset[str]:
         """Names in the state that are not trained (BatchNorm statistics)."""
-        return frozenset(self.init_names() - {n for n, _ in self.module.named_parameters()})
+        return frozenset(
+            self.init_names() - {n for n, _ in self.module.named_parameters()}
+        )
 
     def init_names(self) -> set[str]:
         """Return all names of a state."""
@@ -96,7 +98,9 @@ class Net(NamedTuple):
     def head_state(self, state: State) -> State:
         """Return the head's part of a state, named as the head alone names it."""
         return {
-            k.removeprefix("head."): v for k, v in state.items() if k.startswith("head.")
+            k.removeprefix("head."): v
+            for k, v in state.items()
+            if k.startswith("head.")
         }
 
     def embedding_sizes(self) -> tuple[int, int]:

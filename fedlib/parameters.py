@@ -63,7 +63,7 @@ def tagged_cell(notebook: Path, content: nbformat.NotebookNode) -> int:
     ]
     if len(found) != 1:
         raise SettingError(
-            f"{notebook.name}: got {len(found)} cells tagged {TAG!r}, expected exactly 1"
+            f"{notebook.name}: got {len(found)} cells tagged {TAG!r}, expected one"
         )
     return found[0]
 
@@ -242,10 +242,10 @@ def _table(value: Any, sample: dict) -> dict:
 
 def _unpacked(value: Any) -> Any:
     """Return the list or table that text spells: ``[0.1,0.5]``, ``[mnist, digits]``."""
-    if not isinstance(value, str):
+    if not isinstance(value, str) or not value.strip().startswith(("[", "{")):
         return value
-    value = _literal(value)
-    if isinstance(value, str) and value.startswith("[") and value.endswith("]"):
+    value = _literal(value.strip())
+    if isinstance(value, str) and value[0] == "[" and value[-1] == "]":
         inner = value[1:-1].strip()
         return [item.strip() for item in inner.split(",")] if inner else []
     return value

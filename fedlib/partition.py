@@ -32,7 +32,9 @@ class Partition(NamedTuple):
     @property
     def fingerprint(self) -> str:
         """Hash of all indices: equal partitions have equal fingerprints."""
-        parts = [np.asarray(i, dtype=np.int64).tobytes() for i in self.train + self.test]
+        parts = [
+            np.asarray(i, dtype=np.int64).tobytes() for i in self.train + self.test
+        ]
         return hashlib.sha256(b"|".join(parts)).hexdigest()[:16]
 
 
@@ -53,7 +55,7 @@ def draw_ways_and_shots(
     """
     # These two are the generators of the released program; the legacy numpy stream is
     # what its fingerprints depend on.
-    legacy = np.random.RandomState(seed)  # noqa: NPY002
+    legacy = np.random.RandomState(seed)
     python = random.Random(seed)
     n = legacy.randint(
         max(2, ways - spread), min(classes, ways + spread + 1), size=clients
@@ -114,8 +116,13 @@ def nway_kshot(
             f"ways: got {ways} with spread {spread}; no number of classes lies in "
             f"[{low}, {high - 1}] for {classes} classes"
         )
-    n, k, owned = draw_ways_and_shots(
-        clients=clients, classes=classes, ways=ways, shots=shots, spread=spread, seed=seed
+    _, k, owned = draw_ways_and_shots(
+        clients=clients,
+        classes=classes,
+        ways=ways,
+        shots=shots,
+        spread=spread,
+        seed=seed,
     )
     by_class = [torch.nonzero(train_labels == c).flatten() for c in range(classes)]
     test_by_class = [torch.nonzero(test_labels == c).flatten() for c in range(classes)]
@@ -145,7 +152,9 @@ def nway_kshot(
         for c in mine:
             taken = min(int(k[i]), blocks[c])
             if taken < k[i]:
-                deviations.append(f"client {i}, class {c}: {k[i]} samples cut to {taken}")
+                deviations.append(
+                    f"client {i}, class {c}: {k[i]} samples cut to {taken}"
+                )
             parts.append(by_class[c][i * blocks[c] :][:taken])
             test_parts.append(test_by_class[c][i * tests[c] :][: tests[c]])
         train.append(torch.cat(parts))

@@ -150,7 +150,10 @@ def _own_kernel() -> Iterator[None]:
     if os.environ.get("FEDLIB_DATA"):
         environment["FEDLIB_DATA"] = str(paths.data_dirs()[0])
     spec = {
-        "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+        "argv": [
+            *(sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"),
+            "--IPKernelApp.log_level=ERROR",
+        ],
         "display_name": "fedlib",
         "language": "python",
         "env": environment,

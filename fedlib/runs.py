@@ -14,12 +14,9 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import joblib
-import pandas as pd
 import torch
 from filelock import FileLock
 from safetensors import SafetensorError, safe_open
@@ -27,107 +24,18 @@ from safetensors.torch import save_file
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from fedlib import nets, registry
-from fedlib.data import Dataset, load
+from fedlib import registry
+from fedlib.data import load
+from fedlib.federation import Federation, federation
 from fedlib.files import atomic_write, write_text
-from fedlib.local import Shards
-from fedlib.method import Context, Method, Round, rounds
-from fedlib.partition import Partition, nway_kshot
+from fedlib.method import Round
 from fedlib.paths import cache_dir
-from fedlib.readouts import evaluate
+from fedlib.results import Result
 from fedlib.sources import source_hashes
 from fedlib.spec import Spec
 from fedlib.tree import Tree, flatten, restore
 
-FORMAT = 1
-BIG_LAYER = 200_000  # weights of one layer; stacking many such is slower than chunks
-
-
-class Federation(NamedTuple):
-    """Everything a method needs, ready to step: ``next(federation(spec).rounds())``."""
-
-    spec: Spec
-    method: Method
-    ctx: Context
-    dataset: Dataset
-    partition: Partition
-    train: Shards
-    test: Shards
-
-    def rounds(self, start: tuple[int, Tree, Tree] | None = None) -> Iterator[Round]:
-        """Yield the federation after each round."""
-        return rounds(
-            self.method,
-            self.ctx,
-            self.train,
-            participation=self.spec.participation,
-            start=start,
-        )
-
-    def evaluate(self, after: Round) -> dict[str, Tensor]:
-        """Return right predictions per client under every model and rule."""
-        models = self.method.models(self.ctx, after.server, after.mine)
-        return evaluate(self.ctx.net, models, self.partition.owns, self.train, self.test)
-
-
-def _partition(spec: Spec, data: Dataset) -> Partition:
-    seed = spec.seed if spec.partition_seed is None else spec.partition_seed
-    settings = spec.partition.model_dump(exclude={"scheme"})
-    return nway_kshot(
-        data.train_y, data.test_y, clients=spec.clients, seed=seed, **settings
-    )
-
-
-def _inputs(x: Tensor, data: Dataset) -> Tensor:
-    """Return images as stored when they are augmented per batch, else normalised."""
-    blank = Shards(x, torch.empty(0), [], [], data.mean, data.std)
-    return x if data.augment else blank.inputs(torch.arange(len(x)))
-
-
-def _shards(x: Tensor, y: Tensor, index: list[Tensor], data: Dataset) -> Shards:
-    """Copy the samples that clients hold into tensors of their own."""
-    kept = torch.cat(index).unique()
-    place = torch.full((len(y),), -1)
-    place[kept] = torch.arange(len(kept))
-    return Shards(
-        _inputs(x[kept], data),
-        y[kept],
-        [place[i] for i in index],
-        list(range(len(index))),
-        data.mean,
-        data.std,
-        data.augment,
-    )
-
-
-def federation(spec: Spec, *, chunk: int | None = None) -> Federation:
-    """Load the data, draw the partition and build the net of a spec.
-
-    Parameters
-    ----------
-    chunk : int, optional
-        Clients trained side by side; by default all, or 4 for nets with a large layer.
-    """
-    data = load(spec.dataset)
-    method = registry.method(spec.method)
-    classes = len(data.classes)
-    shape = tuple(data.train_x.shape[1:])
-    net = nets.build(spec.net, (shape[0], shape[1], shape[2]), classes)
-    if chunk is None and max(p.numel() for p in net.module.parameters()) > BIG_LAYER:
-        chunk = 4
-    ctx = Context(
-        hp=method.hp(**spec.hp),
-        net=net,
-        training=spec.training,
-        classes=classes,
-        clients=spec.clients,
-        seed=spec.seed,
-        chunk=chunk,
-    )
-    partition = _partition(spec, data)
-    train = _shards(data.train_x, data.train_y, partition.train, data)
-    test = _shards(data.test_x, data.test_y, partition.test, data._replace(augment=None))
-    return Federation(spec, method, ctx, data, partition, train, test)
+FORMAT = 1  # of the stored logs; raise it when their meaning changes
 
 
 def identity(spec: Spec) -> dict:
@@ -137,7 +45,7 @@ def identity(spec: Spec) -> dict:
         "format": FORMAT,
         "spec": spec.model_dump(mode="json"),
         "data": [data.fingerprint, data.mean, data.std, data.augment],
-        "sources": source_hashes("fedlib.runs", registry.METHODS[spec.method]),
+        "sources": source_hashes("fedlib.federation", registry.METHODS[spec.method]),
     }
 
 
@@ -152,102 +60,17 @@ def folder(spec: Spec) -> Path:
     return cache_dir() / "runs" / key(spec)
 
 
-@dataclass(frozen=True)
-class Result:
-    """A finished run: per-round logs as tensors, and tables made of them."""
-
-    spec: Spec
-    key: str
-    log: dict[str, Tensor] = field(repr=False)  # each with a leading round axis
-
-    @property
-    def paper_rule(self) -> tuple[str, str]:
-        """Model and rule of the accuracy that the method's paper reports."""
-        return tuple(registry.method(self.spec.method).predict)
-
-    @property
-    def readouts(self) -> list[tuple[str, str]]:
-        """All recorded pairs of model and rule."""
-        names = [n.split("/") for n in self.log if n.startswith("accuracy/")]
-        return [(model, rule) for _, model, rule in names]
-
-    @property
-    def evaluated(self) -> list[int]:
-        """The rounds with an evaluation, from 1."""
-        return self.log["evaluated"].tolist()
-
-    def accuracy(self, model: str, rule: str) -> Tensor:
-        """Return the accuracy ``[evaluated rounds, clients]`` as fractions.
-
-        Raises
-        ------
-        ValueError
-            This pair was not recorded: the method has no such model.
-        """
-        if (model, rule) not in self.readouts:
-            raise ValueError(
-                f"accuracy: {self.spec.method} has no {model}/{rule}, recorded are "
-                + ", ".join("/".join(pair) for pair in self.readouts)
-            )
-        right = self.log[f"accuracy/{model}/{rule}"].to(torch.float64)
-        return right / self.log["samples"].clamp(min=1)
-
-    def summary(self) -> pd.DataFrame:
-        """Return last, best and mean of the last five rounds for every readout.
-
-        Means are over clients, each with the same weight; ``std`` over clients with
-        ddof 0. The best round is chosen on the test set, as the papers do.
-        """
-        rows = []
-        for model, rule in self.readouts:
-            each = self.accuracy(model, rule)
-            mean = each.mean(1)
-            best = int(mean.argmax())
-            rows.append(
-                {
-                    "model": model,
-                    "rule": rule,
-                    "last": float(mean[-1]),
-                    "best": float(mean[best]),
-                    "best_round": self.evaluated[best],
-                    "mean_last5": float(mean[-5:].mean()),
-                    "std_last": float(each[-1].std(correction=0)),
-                    "std_best": float(each[best].std(correction=0)),
-                    "is_paper_rule": (model, rule) == self.paper_rule,
-                }
-            )
-        return pd.DataFrame(rows)
-
-    def payload(self) -> pd.DataFrame:
-        """Return the numbers sent per round, direction and field, over all clients."""
-        rows = []
-        for name, value in self.log.items():
-            if name.startswith("sent/"):
-                _, direction, part = name.split("/")
-                for number, (floats, ints) in enumerate(value.tolist(), 1):
-                    rows.append((number, direction, part, floats, ints))
-        return pd.DataFrame(
-            rows, columns=["round", "direction", "field", "floats", "ints"]
-        ).sort_values("round", kind="stable", ignore_index=True)
-
-    def terms(self) -> pd.DataFrame:
-        """Return each loss term per round, averaged over the cohort."""
-        found = {
-            n.removeprefix("term/"): v.mean(1) for n, v in self.log.items() if n[:5] == "term/"
-        }
-        frame = pd.DataFrame({n: v.numpy() for n, v in found.items()})
-        return frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name="round"))
-
-
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]] | None:
     """Return tensors and metadata of a file, or None when absent or unreadable."""
     if not path.exists():
         return None
     try:
         with safe_open(path, "pt") as file:
-            return {k: file.get_tensor(k) for k in file.keys()}, file.metadata()  # noqa: SIM118
+            return {k: file.get_tensor(k) for k in file.keys()}, file.metadata()
     except SafetensorError:
-        warnings.warn(f"{path.name} of run {path.parent.name} is damaged; ignored", stacklevel=2)
+        warnings.warn(
+            f"{path.name} of run {path.parent.name} is damaged; ignored", stacklevel=2
+        )
         return None
 
 
@@ -280,7 +103,9 @@ def _one_thread() -> Iterator[None]:
 
 def progress_off() -> bool:
     """Return whether progress bars are off (``FEDLIB_PROGRESS=none`` or CI mode)."""
-    return os.environ.get("FEDLIB_PROGRESS") == "none" or bool(os.environ.get("FEDLIB_CI"))
+    return os.environ.get("FEDLIB_PROGRESS") == "none" or bool(
+        os.environ.get("FEDLIB_CI")
+    )
 
 
 class _Log:
@@ -300,7 +125,10 @@ class _Log:
 
 def _checkpoint(home: Path, after: Round, log: _Log) -> None:
     """Write a checkpoint and keep the one before it."""
-    now, before = home / "checkpoint.safetensors", home / "checkpoint-before.safetensors"
+    now, before = (
+        home / "checkpoint.safetensors",
+        home / "checkpoint-before.safetensors",
+    )
     if now.exists():
         os.replace(now, before)
     state = flatten({"server": after.server, "mine": after.mine})

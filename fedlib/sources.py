@@ -6,9 +6,11 @@ import hashlib
 from importlib.util import find_spec
 from pathlib import Path
 
-# Code that cannot change a run's numbers: names, places on disk, and the readers of
-# data, whose output is hashed as data.
-NOT_HASHED = {"fedlib", "fedlib.registry", "fedlib.paths", "fedlib.files", "fedlib.data"}
+# Code that cannot change a run's numbers: names, places on disk, the check of settings
+# (their values are hashed) and the readers of data (their output is hashed).
+NOT_HASHED = {
+    f"fedlib{part}" for part in ("", ".registry", ".paths", ".files", ".spec", ".data")
+}
 
 
 def module_path(module: str) -> Path:

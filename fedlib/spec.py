@@ -48,7 +48,11 @@ def validated(model: type[Settings], values: dict[str, Any]) -> Settings:
                 hint = suggestion(str(problem["loc"][-1]), fields)
                 lines.append(f"{name}: unknown setting; {hint}")
             else:
-                given = "" if problem["type"] == "missing" else f"got {problem['input']!r}: "
+                given = (
+                    ""
+                    if problem["type"] == "missing"
+                    else f"got {problem['input']!r}: "
+                )
                 message = problem["msg"].removeprefix("Value error, ")
                 lines.append(f"{name}: {given}{message}" if name else message)
         raise SettingError(f"{model.__name__}: " + "; ".join(lines)) from error
@@ -70,11 +74,11 @@ class NwayKshot(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     scheme: Literal["nway_kshot"] = "nway_kshot"
-    ways: int = Field(3, ge=2)  # n
-    shots: int = Field(100, ge=1)  # k
-    test_shots: int = Field(15, ge=1)  # t
-    spread: int = Field(1, ge=1)  # std
-    block: int = Field(110, ge=1)  # |A_ij|
+    ways: int = Field(default=3, ge=2)  # n
+    shots: int = Field(default=100, ge=1)  # k
+    test_shots: int = Field(default=15, ge=1)  # t
+    spread: int = Field(default=1, ge=1)  # std
+    block: int = Field(default=110, ge=1)  # |A_ij|
 
 
 class Spec(BaseModel):
@@ -87,13 +91,15 @@ class Spec(BaseModel):
     method: str
     hp: dict[str, Any] = Field(default_factory=dict, validate_default=True)
     partition: NwayKshot = NwayKshot()
-    clients: int = Field(20, ge=1)
-    participation: float = Field(1.0, gt=0, le=1)
-    rounds: int = Field(100, ge=1)
+    clients: int = Field(default=20, ge=1)
+    participation: float = Field(default=1.0, gt=0, le=1)
+    rounds: int = Field(default=100, ge=1)
     training: Training = Training()
-    seed: int = Field(1234, ge=0, lt=2**32)
-    partition_seed: int | None = Field(None, ge=0, lt=2**32)  # None: the run's seed
-    eval_every: int = Field(1, ge=1)  # rounds; the last one is always evaluated
+    seed: int = Field(default=1234, ge=0, lt=2**32)
+    partition_seed: int | None = Field(
+        default=None, ge=0, lt=2**32
+    )  # None: the run's seed
+    eval_every: int = Field(default=1, ge=1)  # rounds; the last one is always evaluated
 
     @field_validator("method")
     @classmethod

@@ -28,7 +28,8 @@ def tree_map(function: Callable[..., Tensor], *trees: Tree) -> Tree:
         return function(*trees)
     columns = [dict(_children(tree)) for tree in trees]
     return _rebuild(
-        first, {name: tree_map(function, *(c[name] for c in columns)) for name in columns[0]}
+        first,
+        {name: tree_map(function, *(c[name] for c in columns)) for name in columns[0]},
     )
 
 

@@ -32,7 +32,9 @@ KNOBS = {
 }
 
 
-def play(name: str, count: int, *, sizes=SIZES, chunk=None, start=None, **hp) -> list[Round]:
+def play(
+    name: str, count: int, *, sizes=SIZES, chunk=None, start=None, **hp
+) -> list[Round]:
     method = registry.method(name)
     ctx = toy_context(method, len(sizes), chunk=chunk, **hp)
     return list(islice(rounds(method, ctx, toy_shards(sizes), start=start), count))
@@ -42,7 +44,9 @@ def assert_same(one, other, **tolerance):
     left, right = flatten(one), flatten(other)
     assert left.keys() == right.keys()
     for name, value in left.items():
-        torch.testing.assert_close(value, right[name], msg=lambda m, n=name: f"{n}: {m}", **tolerance)
+        torch.testing.assert_close(
+            value, right[name], msg=lambda m, n=name: f"{n}: {m}", **tolerance
+        )
 
 
 EXACT = {"rtol": 0, "atol": 0}
@@ -54,10 +58,14 @@ def test_same_generator_same_bits_and_inputs_stay(name):
     again = play(name, 2)
     assert_same(second.mine, again[1].mine, **EXACT)
     assert_same(second.server, again[1].server, **EXACT)
-    assert_same(first.mine, again[0].mine, **EXACT)  # round 2 did not write into round 1
+    assert_same(
+        first.mine, again[0].mine, **EXACT
+    )  # round 2 did not write into round 1
     moved = max(
         float((a - b).abs().max())
-        for a, b in zip(flatten(first.mine).values(), flatten(second.mine).values(), strict=True)
+        for a, b in zip(
+            flatten(first.mine).values(), flatten(second.mine).values(), strict=True
+        )
     )
     assert moved > 0
 
@@ -65,7 +73,9 @@ def test_same_generator_same_bits_and_inputs_stay(name):
 @pytest.mark.parametrize("chunk", [1, 3])
 @pytest.mark.parametrize("name", METHODS)
 def test_chunk_size_does_not_matter(name, chunk):
-    assert_same(play(name, 3)[-1].mine, play(name, 3, chunk=chunk)[-1].mine, rtol=0, atol=1e-5)
+    assert_same(
+        play(name, 3)[-1].mine, play(name, 3, chunk=chunk)[-1].mine, rtol=0, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -81,9 +91,14 @@ def test_client_order_does_not_matter(name):
     shuffled, up_shuffled, _ = method.client(ctx, down, mine, shards.cohort(order))
     straight, _, _ = method.client(ctx, down, mine, shards)
     for key, value in flatten(shuffled).items():
-        torch.testing.assert_close(value, flatten(straight)[key][place], rtol=0, atol=1e-6)
+        torch.testing.assert_close(
+            value, flatten(straight)[key][place], rtol=0, atol=1e-6
+        )
     assert_same(
-        method.merge(ctx, server, up), method.merge(ctx, server, up_shuffled), rtol=0, atol=1e-5
+        method.merge(ctx, server, up),
+        method.merge(ctx, server, up_shuffled),
+        rtol=0,
+        atol=1e-5,
     )
 
 
@@ -92,12 +107,18 @@ def test_client_order_does_not_matter(name):
 def test_small_and_empty_clients(name, sizes):
     """One client, one sample, an empty member, a class that most lack."""
     last = play(name, 2, sizes=sizes)[-1]
-    for value in flatten(last.server | {} if isinstance(last.server, dict) else last.server).values():
+    for value in flatten(
+        last.server | {} if isinstance(last.server, dict) else last.server
+    ).values():
         assert torch.isfinite(value.float()).all()
     for client, size in enumerate(sizes):
         if size == 0:
             first = flatten(play(name, 1, sizes=sizes)[0].mine)
-            start = flatten(registry.method(name).init(toy_context(registry.method(name), len(sizes)))[1])
+            start = flatten(
+                registry.method(name).init(
+                    toy_context(registry.method(name), len(sizes))
+                )[1]
+            )
             for key, value in first.items():
                 assert torch.equal(value[client], start[key][client]), key
 
@@ -170,7 +191,10 @@ def test_fedavg_with_one_client_is_local_training():
 
 def test_fedavg_averages_by_samples_or_uniformly():
     """Weights of the mean by hand, and a client without samples counts nothing."""
-    for weighting, weight in {"samples": [24, 17, 9, 0], "uniform": [1, 1, 1, 0]}.items():
+    for weighting, weight in {
+        "samples": [24, 17, 9, 0],
+        "uniform": [1, 1, 1, 0],
+    }.items():
         last = play("fedavg", 1, sizes=[24, 17, 9, 0], weighting=weighting)[0]
         for key, value in last.server.model.params.items():
             each = last.up.model.params[key].double()
@@ -228,7 +252,7 @@ def test_the_cohort_equals_a_plain_loop(drop_last):
     state = ctx.init_clients(False)
 
     def loss(weights, x, y, extra):
-        return Losses(cross_entropy(ctx.net(weights, x, train=True).logits, y))
+        return Losses(cross_entropy(ctx.net(weights, x, train=True).logits, y), {}, {})
 
     found = ctx.train(state, shards, loss).state
     for client, wanted in enumerate(plain_loop(ctx, state, shards, training, 2)):
@@ -244,7 +268,7 @@ def test_adam_keeps_each_clients_moments_when_others_retire():
     state = ctx.init_clients(False)
 
     def loss(weights, x, y, extra):
-        return Losses(cross_entropy(ctx.net(weights, x, train=True).logits, y))
+        return Losses(cross_entropy(ctx.net(weights, x, train=True).logits, y), {}, {})
 
     together = ctx.train(state, shards, loss).state
     alone = train_local(

@@ -21,7 +21,11 @@ CASES = {
         lambda x, w, b: F.conv2d(x, w, b, padding=1),
         [(B, 2, 6, 6), (5, 2, 3, 3), (5,)],
     ),
-    "pool": (lambda x: layers.max_pool2d(x, 2), lambda x: F.max_pool2d(x, 2), [(B, 2, 6, 6)]),
+    "pool": (
+        lambda x: layers.max_pool2d(x, 2),
+        lambda x: F.max_pool2d(x, 2),
+        [(B, 2, 6, 6)],
+    ),
     "linear": (layers.linear, F.linear, [(B, 5), (3, 5), (3,)]),
     "cross_entropy": (
         lambda z: layers.cross_entropy(z, torch.tensor([0, 2, 1, 1])),
@@ -48,7 +52,10 @@ def test_rule_equals_plain_layer(case, shared):
     dims = tuple(None if i == shared else 0 for i in range(len(shapes)))
     together = vmap(ours, in_dims=dims)(*args)
     apart = torch.stack(
-        [torchs(*(a if d is None else a[k] for a, d in zip(args, dims, strict=True))) for k in range(K)]
+        [
+            torchs(*(a if d is None else a[k] for a, d in zip(args, dims, strict=True)))
+            for k in range(K)
+        ]
     )
     torch.testing.assert_close(together, apart)
     weight = rand(*apart.shape, name="weight")

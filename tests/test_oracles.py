@@ -39,7 +39,9 @@ def supcon_loops(v: np.ndarray, labels: list[int], tau: float) -> float:
     return sum(anchors) / len(anchors) if anchors else 0.0
 
 
-@pytest.mark.parametrize(("scale", "factor"), [("paper", 1.0), ("released", 7.142857142857143)])
+@pytest.mark.parametrize(
+    ("scale", "factor"), [("paper", 1.0), ("released", 7.142857142857143)]
+)
 def test_contrast_equals_the_double_loop_at_both_scales(scale, factor):
     z, bar = unit(B, D), unit(C, D, name="bar")
     level = Protos(bar, torch.ones(C, dtype=torch.int64))
@@ -58,10 +60,14 @@ def test_a_class_without_prototype_uses_the_sample_or_is_dropped():
     own = fedmps.contrast(z, Y, level, fedmps.HP(supcon_scale="paper"))
     wanted = supcon_loops(np.concatenate([v, stand_in]), labels + labels, 0.5)
     assert float(own) == pytest.approx(wanted, rel=1e-12)
-    dropped = fedmps.contrast(z, Y, level, fedmps.HP(supcon_scale="paper", missing="drop"))
+    dropped = fedmps.contrast(
+        z, Y, level, fedmps.HP(supcon_scale="paper", missing="drop")
+    )
     kept = [i for i, y in enumerate(labels) if y != 1]
     wanted = supcon_loops(
-        np.concatenate([v, bar.numpy()[Y.numpy()][kept]]), labels + [labels[i] for i in kept], 0.5
+        np.concatenate([v, bar.numpy()[Y.numpy()][kept]]),
+        labels + [labels[i] for i in kept],
+        0.5,
     )
     assert float(dropped) == pytest.approx(wanted, rel=1e-12)
 
@@ -82,7 +88,9 @@ def test_supcon_leaves_out_anchors_without_positives():
 def test_gradients_in_float64():
     z = unit(B, D).requires_grad_()
     level = Protos(unit(C, D, name="bar"), torch.ones(C, dtype=torch.int64))
-    soft = Protos(torch.softmax(unit(C, C, name="q"), -1), torch.ones(C, dtype=torch.int64))
+    soft = Protos(
+        torch.softmax(unit(C, C, name="q"), -1), torch.ones(C, dtype=torch.int64)
+    )
     logits = unit(B, C, name="logits").requires_grad_()
     hp = fedmps.HP()
     assert torch.autograd.gradcheck(lambda z: fedmps.contrast(z, Y, level, hp), z)
@@ -103,7 +111,11 @@ def test_soft_term_is_the_kl_divergence():
             continue
         e = np.exp(logits[b].numpy() / tau)
         q, bar = e / e.sum(), teacher[Y[b]].numpy()
-        wanted += sum(p * (math.log(p) - math.log(r)) for p, r in zip(bar, q, strict=True) if p > 0)
+        wanted += sum(
+            p * (math.log(p) - math.log(r))
+            for p, r in zip(bar, q, strict=True)
+            if p > 0
+        )
     found = fedmps.soft_term(logits, Y, soft, fedmps.HP(soft_temperature=tau))
     assert float(found) == pytest.approx(wanted / B, rel=1e-12)
 
@@ -118,7 +130,9 @@ def test_kl_is_zero_when_the_labels_agree():
 
 def test_multi_level_weights():
     hp = fedmps.HP(low_weight=0.2, high_weight=3.0)
-    assert float(fedmps.multi_level(torch.tensor(5.0), torch.tensor(7.0), hp)) == pytest.approx(22.0)
+    assert float(
+        fedmps.multi_level(torch.tensor(5.0), torch.tensor(7.0), hp)
+    ) == pytest.approx(22.0)
 
 
 LOCAL = Protos(
@@ -152,7 +166,10 @@ def test_merging_an_absent_class_and_filling_it():
     nobody = Protos(torch.zeros(2, 3, 2), torch.tensor([[1, 0, 0], [1, 0, 0]]))
     merged = protos.merge(nobody)
     assert merged.known.tolist() == [True, False, False]
-    kept = protos.fill(merged, Protos(torch.tensor([[1.0, 1], [1, 1], [0, 0]]), torch.tensor([7, 7, 0])))
+    kept = protos.fill(
+        merged,
+        Protos(torch.tensor([[1.0, 1], [1, 1], [0, 0]]), torch.tensor([7, 7, 0])),
+    )
     assert kept.mean.tolist() == [[0, 0], [1, 1], [0, 0]]
     assert kept.count.tolist() == [2, 7, 0]
 
@@ -168,7 +185,9 @@ def test_pull_by_hand():
 
 
 def test_nearest_scores_absent_classes_as_impossible():
-    known = Protos(torch.tensor([[0.0, 0.0], [9.0, 9.0], [1.0, 1.0]]), torch.tensor([1, 0, 1]))
+    known = Protos(
+        torch.tensor([[0.0, 0.0], [9.0, 9.0], [1.0, 1.0]]), torch.tensor([1, 0, 1])
+    )
     score = protos.nearest(torch.tensor([[0.9, 0.9], [9.0, 9.0]]), known)
     assert score.argmax(1).tolist() == [2, 2]
     assert score[0].tolist() == pytest.approx([-0.81, float("-inf"), -0.01])

@@ -50,7 +50,12 @@ def test_femnist_classes_owned_by_nobody_and_by_one():
 
 @pytest.mark.parametrize(
     ("classes", "ways", "spread", "wanted"),
-    [(5, 3, 2, {2, 3, 4}), (5, 5, 2, {3, 4}), (10, 4, 1, {3, 4, 5}), (10, 5, 1, {4, 5, 6})],
+    [
+        (5, 3, 2, {2, 3, 4}),
+        (5, 5, 2, {3, 4}),
+        (10, 4, 1, {3, 4, 5}),
+        (10, 5, 1, {4, 5, 6}),
+    ],
 )
 def test_ranges_of_n(classes, ways, spread, wanted):
     n, _, _ = draw_ways_and_shots(
@@ -112,7 +117,11 @@ def test_settings_that_leave_a_client_empty_are_refused():
 def test_the_seed_decides_and_global_states_stay():
     """Case A11: equal seeds, equal partitions; nobody else's generator moves."""
     y, t = labels([500] * 10), labels([100] * 10)
-    before = (np.random.get_state()[1].tolist(), random.getstate(), torch.get_rng_state())  # noqa: NPY002
+    before = (
+        np.random.get_state()[1].tolist(),
+        random.getstate(),
+        torch.get_rng_state(),
+    )  # noqa: NPY002
     first = draw(y, t, clients=4, seed=2020)
     random.random()
     torch.rand(3)
@@ -140,7 +149,15 @@ def test_partitions_are_disjoint_and_inside_their_classes(
 ):
     y, t = labels([per_class] * classes), labels([per_class] * classes)
     part = draw(
-        y, t, clients=clients, ways=2, shots=6, test_shots=3, spread=spread, block=9, seed=seed
+        y,
+        t,
+        clients=clients,
+        ways=2,
+        shots=6,
+        test_shots=3,
+        spread=spread,
+        block=9,
+        seed=seed,
     )
     every = torch.cat(part.train)
     assert len(every.unique()) == len(every)
@@ -155,6 +172,9 @@ def test_partitions_are_disjoint_and_inside_their_classes(
 
 def test_table_ii_of_the_paper():
     """CIFAR-10 and Fashion-MNIST rows: |A_ij|, k, t, std."""
-    for name, row in {"cifar10": (110, 100, 15, 1), "fashion": (110, 100, 15, 2)}.items():
+    for name, row in {
+        "cifar10": (110, 100, 15, 1),
+        "fashion": (110, 100, 15, 2),
+    }.items():
         p = papers.FEDMPS[name].partition
         assert (p.block, p.shots, p.test_shots, p.spread) == row

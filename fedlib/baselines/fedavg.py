@@ -1,5 +1,7 @@
-r"""FedAvg. McMahan et al., Communication-Efficient Learning of Deep Networks from
-Decentralized Data, AISTATS 2017.
+r"""FedAvg: the mean of the clients' weights.
+
+McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized
+Data, AISTATS 2017.
 
 Symbols
     w   | server.model | [...]    | the global model
@@ -85,9 +87,9 @@ def mean_model(models: Model, weight: Tensor) -> Model:
             return torch.einsum("k,k...->...", share, x.to(torch.float64)).to(x.dtype)
         return x.amax(0)
 
-    return tree_map(average, models._replace(known=models.known.to(torch.int64)))._replace(
-        known=torch.tensor(True)
-    )
+    return tree_map(
+        average, models._replace(known=models.known.to(torch.int64))
+    )._replace(known=torch.tensor(True))
 
 
 def init(ctx: Context) -> tuple[Server, Client]:
@@ -109,11 +111,15 @@ def client(
 
     def loss(state, x, y, extra):
         supervised = cross_entropy(ctx.net(state, x, train=True).logits, y)
-        return Losses(supervised, {"supervised": supervised})
+        return Losses(supervised, {"supervised": supervised}, {})
 
     trained = ctx.train(start(down.model, mine.state), shards, loss)
     samples = torch.tensor([len(i) for i in shards.index])
-    return Client(trained.state), Up(as_model(ctx.net, trained.state), samples), trained.terms
+    return (
+        Client(trained.state),
+        Up(as_model(ctx.net, trained.state), samples),
+        trained.terms,
+    )
 
 
 def start(model: Model, mine: State) -> State:
@@ -127,7 +133,9 @@ def start(model: Model, mine: State) -> State:
 def merge(ctx: Context, server: Server, up: Up) -> Server:
     """Box 3; a client without samples has weight 0 under either weighting."""
     uniform = ctx.hp.weighting == "uniform"
-    return Server(mean_model(up.model, up.samples.clamp(max=1) if uniform else up.samples))
+    return Server(
+        mean_model(up.model, up.samples.clamp(max=1) if uniform else up.samples)
+    )
 
 
 def models(ctx: Context, server: Server, mine: Client) -> Models:

@@ -1,5 +1,7 @@
-r"""FedProto. Tan et al., FedProto: Federated Prototype Learning across Heterogeneous
-Clients, AAAI 2022.
+r"""FedProto: class means instead of weights.
+
+Tan et al., FedProto: Federated Prototype Learning across Heterogeneous Clients, AAAI
+2022.
 
 Symbols
     z_b    | out.high     | [B, d]    | embedding of a sample
@@ -44,7 +46,7 @@ class HP(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    proto_weight: float = Field(1.0, ge=0)  # lambda (ld in the released code)
+    proto_weight: float = Field(default=1.0, ge=0)  # lambda (ld in the released code)
     weighting: Weighting = "samples"
     collection: Collection = "train"
     common_init: bool = False

@@ -61,7 +61,7 @@ def client(
 
     def loss(state, x, y, extra):
         supervised = cross_entropy(ctx.net(state, x, train=True).logits, y)
-        return Losses(supervised, {"supervised": supervised})
+        return Losses(supervised, {"supervised": supervised}, {})
 
     trained = ctx.train(mine.state, shards, loss)
     return Client(trained.state), Nothing(), trained.terms

@@ -1,5 +1,8 @@
-r"""FedMPS: multi-level prototype-based contrastive learning and soft label generation.
-Yang et al., IEEE TNNLS (the equation numbers are the journal article's).
+r"""FedMPS: multi-level prototype-based contrastive learning and soft labels.
+
+Yang et al., FedMPS: Federated Learning in a Synergy of Multi-Level Prototype-Based
+Contrastive Learning and Soft Label Generation, IEEE TNNLS. Equation numbers are the
+article's.
 
 Symbols
     symbol      | name here             | shape     | equation
@@ -16,7 +19,7 @@ Symbols
     \bar q      | server.soft           | [C, C]    | (8), one row per class
 
 Box
-    1. broadcast: send both levels of global prototypes and the soft label of each class.
+    1. broadcast: send both levels of global prototypes and each class's soft label.
     2. client: minimise cross-entropy + lambda (alpha l_con^l + beta l_con^h)
        + mu l_soft.
     3. client: send both levels of class means.
@@ -63,18 +66,18 @@ class HP(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    contrast_weight: float = Field(1.0, ge=0)  # lambda
-    low_weight: float = Field(1.0, ge=0)  # alpha
-    high_weight: float = Field(1.0, ge=0)  # beta
-    soft_weight: float = Field(1.0, ge=0)  # mu
-    contrast_temperature: float = Field(0.5, gt=0)  # tau_1
-    soft_temperature: float = Field(5.0, gt=0)  # tau_2
+    contrast_weight: float = Field(default=1.0, ge=0)  # lambda
+    low_weight: float = Field(default=1.0, ge=0)  # alpha
+    high_weight: float = Field(default=1.0, ge=0)  # beta
+    soft_weight: float = Field(default=1.0, ge=0)  # mu
+    contrast_temperature: float = Field(default=0.5, gt=0)  # tau_1
+    soft_temperature: float = Field(default=5.0, gt=0)  # tau_2
     supcon_scale: Literal["released", "paper"] = "released"
     soft_mode: Literal["prob_mean", "logit_mean"] = "prob_mean"
     server_optimiser: Literal["adam", "sgd"] = "adam"
-    server_learning_rate: float = Field(1e-3, gt=0)
-    server_epochs: int = Field(6, ge=1)  # T
-    server_batch_size: int = Field(4, ge=1)
+    server_learning_rate: float = Field(default=1e-3, gt=0)
+    server_epochs: int = Field(default=6, ge=1)  # T
+    server_batch_size: int = Field(default=4, ge=1)
     collection: Collection = "train"
     missing: Literal["own_embedding", "drop"] = "own_embedding"
     common_init: bool = False
@@ -148,10 +151,15 @@ def soft_term(logits: Tensor, y: Tensor, soft: Protos, hp: HP) -> Tensor:
 def init(ctx: Context) -> tuple[Server, Client]:
     """Draw the clients' weights and the server's output layer; nothing is known yet."""
     low, high = ctx.net.embedding_sizes()
-    classes = ctx.classes
-    head = ctx.net.head_state(ctx.net.init(generator(ctx.seed, "init", "server head")))
-    known = [protos.empty(classes, size) for size in (low, high, classes)]
-    return Server(*known, head), Client(ctx.init_clients(ctx.hp.common_init))
+    server = Server(
+        low=protos.empty(ctx.classes, low),
+        high=protos.empty(ctx.classes, high),
+        soft=protos.empty(ctx.classes, ctx.classes),
+        head=ctx.net.head_state(
+            ctx.net.init(generator(ctx.seed, "init", "server head"))
+        ),
+    )
+    return server, Client(ctx.init_clients(ctx.hp.common_init))
 
 
 def broadcast(ctx: Context, server: Server) -> Down:
@@ -206,7 +214,8 @@ def train_head(ctx: Context, head: State, high: Protos) -> State:
     )
 
     def loss(state, p, y, extra):
-        return Losses(cross_entropy(ctx.net.head(state, p, train=True), y))  # Eq. (7)
+        entropy = cross_entropy(ctx.net.head(state, p, train=True), y)  # Eq. (7)
+        return Losses(entropy, {}, {})
 
     keys = [k.removeprefix("head.") for k in ctx.net.dropout_keys if k[:5] == "head."]
     trained = train_local(
@@ -225,7 +234,9 @@ def soft_labels(ctx: Context, head: State, high: Protos) -> Protos:
     r"""Return the soft label ``[C, C]`` of each class from prototypes ``[K, C, d]``."""
     hp: HP = ctx.hp
     with torch.no_grad():
-        logits = ctx.net.head(head, high.mean.flatten(0, 1)).unflatten(0, high.count.shape)
+        logits = ctx.net.head(head, high.mean.flatten(0, 1)).unflatten(
+            0, high.count.shape
+        )
     tau = hp.soft_temperature
     if hp.soft_mode == "prob_mean":
         each = torch.softmax(logits / tau, -1)

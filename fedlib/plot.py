@@ -1,0 +1,513 @@
+"""One look for all figures: a fixed style per method, and the numbers that were drawn.
+
+Every drawing function returns the figure and a table with exactly what is in it.
+Colours are safe for colour-blind readers; marker and line alone, without colour, already
+tell any two methods apart.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import ListedColormap, Normalize
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from fedlib.files import atomic_write, write_text
+from fedlib.tables import csv_text
+
+COLUMN, PAGE = 3.5, 7.16  # inches: one column, the full page
+SMALLEST = 4.9  # points of a count in a cell
+RC: Any = {
+    "figure.dpi": 150,
+    "savefig.dpi": 200,
+    "savefig.bbox": "standard",
+    "pdf.fonttype": 42,
+    "font.family": "DejaVu Sans",
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "legend.handlelength": 2.6,
+    "legend.columnspacing": 1.2,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": False,
+    "grid.color": "0.9",
+    "grid.linewidth": 0.5,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "lines.markersize": 4,
+    "hatch.linewidth": 0.6,
+}
+
+BLACK, GREY, SKY, BLUE, GREEN = "#000000", "#767676", "#56B4E9", "#0072B2", "#009E73"
+ORANGE, OLIVE, PURPLE, WINE, RED = "#E69F00", "#8F8F23", "#B8569D", "#7A1F4D", "#D55E00"
+DASH, DOT, DASHDOT, DASHDOTDOT = "--", ":", "-.", (0, (3, 1, 1, 1, 1, 1))
+Line = str | tuple[int, tuple[int, ...]]
+
+
+class Style(NamedTuple):
+    """How a method is printed and drawn; the papers' own five are solid and thicker."""
+
+    label: str
+    colour: str
+    marker: str
+    line: Line
+
+    @property
+    def width(self) -> float:
+        """Line width in points."""
+        return 1.7 if self.line == "-" else 1.1
+
+
+# Methods of one paper differ in colour and in marker.
+STYLES = {
+    "gfpl": Style("GFPL", PURPLE, "s", "-"),
+    "fedpa": Style("FedPA", GREEN, "^", "-"),
+    "fedmps": Style("FedMPS", RED, "o", "-"),
+    "fedhpro": Style("FedHPro", WINE, "D", "-"),
+    "fedpg": Style("FedPG", ORANGE, "*", "-"),
+    "local": Style("Local", GREY, "d", DOT),
+    "fedavg": Style("FedAvg", BLACK, "v", DASH),
+    "fedprox": Style("FedProx", SKY, "<", DASHDOT),
+    "fesem": Style("FeSEM", WINE, "P", DASH),
+    "fedper": Style("FedPer", ORANGE, "p", DASH),
+    "fedrep": Style("FedRep", OLIVE, ">", DASH),
+    "fedproto": Style("FedProto", BLUE, "X", DASH),
+    "fedfa": Style("FedFA", RED, "o", DASHDOT),
+    "fedensemble": Style("FedEnsemble", WINE, "P", DOT),
+    "fedgen": Style("FedGen", RED, "p", DASHDOT),
+    "fedhkd": Style("FedHKD", PURPLE, ">", DASHDOT),
+    "moon": Style("MOON", OLIVE, "h", DASHDOTDOT),
+    "fedntd": Style("FedNTD", PURPLE, "P", DASHDOT),
+    "fedgkd": Style("FedGKD", ORANGE, "p", DASHDOTDOT),
+    "fedproc": Style("FedProc", GREEN, ">", DOT),
+    "fedtgp": Style("FedTGP", GREEN, "P", DASHDOTDOT),
+    "fedgmkd": Style("FedGMKD", ORANGE, "p", DOT),
+    "fedrcl": Style("FedRCL", PURPLE, ">", DASHDOTDOT),
+    "fedsa": Style("FedSA", RED, "s", DASHDOT),
+    "vhl": Style("VHL", GREEN, "D", DASH),
+    "ccvr": Style("CCVR", WINE, "s", DOT),
+}
+# For classes, and for variants that are not a method of their own.
+CYCLE = [BLUE, RED, GREEN, PURPLE, ORANGE, SKY, WINE, OLIVE, BLACK, GREY]
+MARKERS = "osD^vPX<>d"
+LINES: list[Line] = [DASH, DOT, DASHDOT, DASHDOTDOT]
+HATCHES = ["", "////", "....", "\\\\\\\\", "xxxx", "----", "++++", "||||", "oooo", "**"]
+COUNTS = ListedColormap(mpl.colormaps["Blues"](np.linspace(0.12, 1, 256)))
+
+
+def use_style() -> None:
+    """Set the look of figures that a notebook draws by itself."""
+    plt.rcParams.update(RC)
+
+
+def method_name(name: str) -> str:
+    """Return the printed name of a method; another name, of a variant, stays."""
+    return STYLES[name].label if name in STYLES else name
+
+
+def styles(names: Iterable[Any]) -> dict[str, Style]:
+    """Return the style of each method; a variant gets a colour not yet taken."""
+    names = list(names)
+    taken = {STYLES[name].colour for name in names if name in STYLES}
+    free = [i for i, colour in enumerate(CYCLE) if colour not in taken]
+    free += [i for i in range(len(CYCLE)) if i not in free]
+    found, others = {}, 0
+    for name in names:
+        if name in STYLES:
+            found[name] = STYLES[name]
+        else:
+            at = free[others % len(free)]
+            line = LINES[others // len(free) % len(LINES)]
+            found[name] = Style(str(name), CYCLE[at], MARKERS[at], line)
+            others += 1
+    return found
+
+
+def _percent(value: float, _: int) -> str:
+    return f"{100 * value:.4g}"
+
+
+def _require(df: pd.DataFrame, columns: Sequence[str], keys: list[str]) -> None:
+    missing = [c for c in columns if c not in df]
+    if missing:
+        raise ValueError(f"df: got columns {list(df)}, expected also {missing}")
+    if df.empty:
+        raise ValueError("df: got no rows, expected at least one")
+    if df.duplicated(keys).any():
+        twice = df.loc[df.duplicated(keys), keys].iloc[0].tolist()
+        raise ValueError(f"df: got two rows for {keys} = {twice}, expected one")
+
+
+def _grid(
+    panels: int,
+    height: float,
+    legend: int = 0,
+    wide: bool = False,
+    xlabel: str = "",
+    ylabel: str = "",
+) -> tuple[Figure, list[Axes], int]:
+    """Return a figure of panels and the number of legend columns that fit it."""
+    across = 2 if panels == 4 else min(panels, 3)
+    width = PAGE if wide or panels > 1 else COLUMN
+    fit = 3 if width == COLUMN else 6
+    columns = min(fit, legend) or 1
+    down = math.ceil(panels / across)
+    total = height * down + 0.16 * math.ceil(legend / columns)
+    fig, grid = plt.subplots(
+        down, across, figsize=(width, total), squeeze=False, layout="constrained"
+    )
+    for unused in grid.flat[panels:]:
+        unused.remove()
+    axes = list(grid.flat[:panels])
+    for place, ax in enumerate(axes):
+        ax.set_xlabel(xlabel if place + across >= panels else "")
+        ax.set_ylabel(ylabel if place % across == 0 else "")
+    return fig, axes, columns
+
+
+@mpl.rc_context(RC)
+def curves(
+    df: pd.DataFrame,
+    *,
+    xlabel: str = "Communication round",
+    ylabel: str = "Test accuracy (%)",
+    percent: bool = True,
+) -> tuple[Figure, pd.DataFrame]:
+    """Draw one curve per method, with a band of one sd.
+
+    Parameters
+    ----------
+    df : DataFrame
+        Columns ``round``, ``method``, ``accuracy`` and, optionally, ``sd`` and
+        ``panel``. A missing accuracy leaves a gap.
+    percent : bool
+        Whether accuracies are fractions to be labelled in percent.
+    """
+    extra = [c for c in ("sd", "panel") if c in df]
+    keys = [c for c in ("panel", "method", "round") if c in df]
+    _require(df, ["round", "method", "accuracy"], keys)
+    order = list(dict.fromkeys(df["method"]))
+    look = styles(order)
+    whole = df if "panel" in df else df.assign(panel="")
+    parts = dict(list(whole.groupby(["panel", "method"], sort=False)))
+    panels = list(dict.fromkeys(whole["panel"]))
+    fig, axes, columns = _grid(
+        len(panels), 2.2, len(order), xlabel=xlabel, ylabel=ylabel
+    )
+    handles = {}
+    for ax, panel in zip(axes, panels, strict=True):
+        for place, name in enumerate(order):
+            if (panel, name) not in parts:
+                continue
+            part = parts[panel, name].sort_values("round")
+            step = max(1, len(part) // 8)
+            s = look[name]
+            (handles[name],) = ax.plot(
+                part["round"],
+                part["accuracy"],
+                label=s.label,
+                color=s.colour,
+                marker=s.marker,
+                linestyle=s.line,
+                linewidth=s.width,
+                markevery=(place * step // len(order), step),
+                markersize=6.5 if s.marker == "*" else 4,
+                markeredgecolor="white",
+                markeredgewidth=0.4,
+                zorder=3 if s.line == "-" else 2,
+            )
+            if "sd" in part:
+                low, high = part["accuracy"] - part["sd"], part["accuracy"] + part["sd"]
+                ax.fill_between(
+                    part["round"], low, high, color=s.colour, alpha=0.13, linewidth=0
+                )
+        ax.grid(axis="y")
+        ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        if percent:
+            ax.yaxis.set_major_formatter(FuncFormatter(_percent))
+        ax.set_title(str(panel))
+    fig.legend(
+        handles=[handles[n] for n in order], loc="outside lower center", ncols=columns
+    )
+    drawn = [*keys, "accuracy", *(c for c in extra if c == "sd")]
+    return fig, df.loc[:, drawn].reset_index(drop=True)
+
+
+def _counts(counts: Any, name: str) -> np.ndarray:
+    array = np.asarray(counts)
+    if array.ndim != 2 or not array.size:
+        raise ValueError(
+            f"{name}: got shape {array.shape}, expected [clients, classes]"
+        )
+    if not np.isfinite(array).all() or (array < 0).any():
+        raise ValueError(f"{name}: got a negative or non-finite count")
+    return array
+
+
+def _write_counts(
+    fig: Figure, axes: list[Axes], arrays: list[np.ndarray], top: float
+) -> None:
+    """Write the counts into all panels if they fit at a legible size."""
+    fig.draw_without_rendering()  # the layout is known only now
+    digits, size = len(f"{top:.0f}"), 7.0
+    for ax, array in zip(axes, arrays, strict=True):
+        box = ax.get_window_extent()
+        wide = 72 / fig.dpi * box.width / array.shape[0]
+        high = 72 / fig.dpi * box.height / array.shape[1]
+        size = min(size, (wide - 1.5) / (0.64 * digits), high / 1.25)
+    if size < SMALLEST:
+        return
+    for ax, array in zip(axes, arrays, strict=True):
+        for (client, label), value in np.ndenumerate(array):
+            if value:
+                ax.text(
+                    client + 0.5,
+                    label + 0.5,
+                    f"{value:.0f}",
+                    fontsize=size,
+                    color="white" if value > 0.6 * top else "black",
+                    ha="center",
+                    va="center_baseline",
+                )
+
+
+@mpl.rc_context(RC)
+def heatmaps(
+    counts: Mapping[str, Any],
+    *,
+    class_names: Sequence[str] | None = None,
+    label: str = "Training samples",
+    wide: bool = False,
+) -> tuple[Figure, pd.DataFrame]:
+    """Draw samples per client (across) and class (down), one panel per entry.
+
+    Panels share one colour scale. Cells without samples stay blank.
+
+    Parameters
+    ----------
+    counts : mapping from title to int [clients, classes]
+    wide : bool
+        Whether a single panel takes the full page instead of one column.
+    """
+    if not counts:
+        raise ValueError("counts: got no panels, expected at least one")
+    arrays = {
+        name: _counts(value, f"counts[{name!r}]") for name, value in counts.items()
+    }
+    top = max(1.0, *(float(a.max()) for a in arrays.values()))
+    most = max(a.shape[1] for a in arrays.values())
+    if class_names is not None and len(class_names) != most:
+        raise ValueError(f"class_names: got {len(class_names)} names, expected {most}")
+    height = min(6.0, 0.8 + 0.16 * max(8, most))
+    fig, axes, _ = _grid(
+        len(arrays), height, wide=wide, xlabel="Client", ylabel="Class"
+    )
+    norm = Normalize(0, top)
+    for ax, (name, array) in zip(axes, arrays.items(), strict=True):
+        clients, classes = array.shape
+        ax.pcolormesh(
+            np.ma.masked_equal(array.T, 0),
+            cmap=COUNTS,
+            norm=norm,
+            edgecolors="0.88",
+            linewidth=0.3,
+        )
+        ax.set(ylim=(classes, 0), xlim=(0, clients), title=name)
+        ax.spines[["top", "right"]].set_visible(True)
+        step = math.ceil(clients / (20 if wide and len(axes) == 1 else 10))
+        ax.set_xticks(np.arange(0, clients, step) + 0.5, np.arange(0, clients, step))
+        step = math.ceil(classes / 26)
+        names = (class_names or [str(c) for c in range(most)])[:classes]
+        ax.set_yticks(np.arange(0, classes, step) + 0.5, names[::step])
+        ax.tick_params(length=2, labelsize=6)
+    fig.colorbar(
+        ScalarMappable(norm, COUNTS), ax=axes, label=label, aspect=30, pad=0.02
+    ).outline.set_visible(False)  # pyright: ignore[reportCallIssue]
+    _write_counts(fig, axes, list(arrays.values()), top)
+    rows = [
+        (name, client, c, value)
+        for name, array in arrays.items()
+        for (client, c), value in np.ndenumerate(array)
+    ]
+    return fig, pd.DataFrame(rows, columns=["panel", "client", "class", "count"])
+
+
+def heatmap(
+    counts: Any,
+    *,
+    title: str = "",
+    class_names: Sequence[str] | None = None,
+    label: str = "Training samples",
+    wide: bool = False,
+) -> tuple[Figure, pd.DataFrame]:
+    """Draw samples per client (across) and class (down) of one partition."""
+    fig, df = heatmaps({title: counts}, class_names=class_names, label=label, wide=wide)
+    return fig, df.drop(columns="panel")
+
+
+@mpl.rc_context(RC)
+def bars(
+    df: pd.DataFrame,
+    *,
+    ylabel: str = "Test accuracy (%)",
+    percent: bool = True,
+    wide: bool = False,
+) -> tuple[Figure, pd.DataFrame]:
+    """Draw one bar per label, or one per label and group, with whiskers of one sd.
+
+    Parameters
+    ----------
+    df : DataFrame
+        Columns ``label``, ``value`` and, optionally, ``sd`` and ``group``; a missing
+        value leaves its place empty.
+    percent : bool
+        Whether values are fractions to be labelled in percent.
+    """
+    keys = [c for c in ("label", "group") if c in df]
+    _require(df, ["label", "value"], keys)
+    labels = list(dict.fromkeys(df["label"]))
+    groups = list(dict.fromkeys(df["group"])) if "group" in df else [None]
+    grouped = "group" in df
+    fig, axes, columns = _grid(1, 2.2, len(groups) if grouped else 0, wide)
+    ax, look = axes[0], styles(groups if grouped else labels)
+    hatches = {name: HATCHES[i % len(HATCHES)] for i, name in enumerate(look)}
+    size = 0.8 / len(groups)
+    for i, row in enumerate(df.to_dict("records")):
+        name = row["group"] if grouped else row["label"]
+        offset = groups.index(row["group"]) - (len(groups) - 1) / 2 if grouped else 0
+        ax.bar(
+            labels.index(row["label"]) + size * offset,
+            row["value"],
+            size * 0.92,
+            yerr=row.get("sd"),
+            color=look[name].colour,
+            hatch=hatches[name] if grouped else "",
+            edgecolor="white",
+            linewidth=0,
+            error_kw={"elinewidth": 0.8, "capsize": 2, "capthick": 0.8},
+            label=look[name].label if grouped else None,
+            zorder=2 + i / 1000,
+        )
+    many = sum(len(method_name(str(n))) + 2 for n in labels) > (95 if wide else 42)
+    ax.set_xticks(range(len(labels)), [method_name(str(n)) for n in labels])
+    ax.tick_params(axis="x", length=0)
+    if many:
+        plt.setp(ax.get_xticklabels(), rotation=35, ha="right", rotation_mode="anchor")
+    ax.set(ylabel=ylabel, xlim=(-0.6, len(labels) - 0.4))
+    ax.grid(axis="y")
+    if percent:
+        ax.yaxis.set_major_formatter(FuncFormatter(_percent))
+    if grouped:
+        found = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
+        handles = [found[s.label] for s in look.values()]
+        fig.legend(handles=handles, loc="outside lower center", ncols=columns)
+    kept = [*keys, "value", *(c for c in ("sd",) if c in df)]
+    return fig, df.loc[:, kept].reset_index(drop=True)
+
+
+@mpl.rc_context(RC)
+def scatter(
+    points: Any,
+    labels: Any,
+    *,
+    prototypes: Any = None,
+    prototype_labels: Any = None,
+    title: str | None = None,
+    class_names: Sequence[str] | None = None,
+) -> tuple[Figure, pd.DataFrame]:
+    """Draw embedded samples by class, and prototypes as large outlined stars.
+
+    Parameters
+    ----------
+    points : [n, 2]
+    labels : int [n]
+    prototypes : [m, 2], optional
+        A row with NaN is an absent prototype.
+    prototype_labels : int [m], optional
+        Class of each prototype; by default row c belongs to class c.
+    """
+    points, labels = np.asarray(points, float), np.asarray(labels)
+    if points.ndim != 2 or points.shape[1] != 2 or labels.shape != points.shape[:1]:
+        raise ValueError(
+            f"points, labels: got shapes {points.shape}, {labels.shape}, "
+            "expected [n, 2], [n]"
+        )
+    stars = np.empty((0, 2)) if prototypes is None else np.asarray(prototypes, float)
+    owner = np.arange(len(stars)) if prototype_labels is None else prototype_labels
+    owner = np.asarray(owner)
+    if stars.ndim != 2 or stars.shape[1] != 2 or owner.shape != stars.shape[:1]:
+        raise ValueError(
+            f"prototypes, prototype_labels: got shapes {stars.shape}, {owner.shape}, "
+            "expected [m, 2], [m]"
+        )
+    here = np.isfinite(stars).all(1)
+    stars, owner = stars[here], owner[here]
+    found = sorted({*labels.tolist(), *owner.tolist()})
+    fig, axes, _ = _grid(1, 2.6)
+    ax = axes[0]
+    for c in found:
+        colour, at = CYCLE[c % len(CYCLE)], (c + c // len(CYCLE)) % len(MARKERS)
+        mine = labels == c
+        ax.scatter(
+            *points[mine].T,
+            s=9,
+            color=colour,
+            marker=MARKERS[at],
+            alpha=0.65,
+            linewidths=0,
+            label=str(class_names[c] if class_names else c),
+        )
+        ax.scatter(
+            *stars[owner == c].T,
+            s=110,
+            color=colour,
+            marker="*",
+            edgecolors="black",
+            linewidths=0.8,
+            zorder=3,
+        )
+    ax.set(
+        xticks=[], yticks=[], title=title or "", aspect="equal", adjustable="datalim"
+    )
+    ax.spines[["top", "right"]].set_visible(True)
+    legend = fig.legend(
+        loc="outside right center",
+        markerscale=1.7,
+        handletextpad=0.2,
+        labelspacing=0.35,
+    )
+    for handle in legend.legend_handles:
+        handle.set_alpha(1)  # pyright: ignore[reportOptionalMemberAccess]
+    df = pd.DataFrame(np.concatenate([points, stars]), columns=["x", "y"])
+    df["label"] = np.concatenate([labels, owner.astype(labels.dtype)])
+    df["kind"] = ["sample"] * len(points) + ["prototype"] * len(stars)
+    return fig, df
+
+
+@mpl.rc_context(RC)
+def save(fig: Figure, df: pd.DataFrame, path_without_suffix: Path) -> list[Path]:
+    """Write a figure as PNG and PDF and its numbers as CSV; same input, same bytes."""
+    base = Path(path_without_suffix)
+    png, pdf, csv = (base.with_name(f"{base.name}.{s}") for s in ("png", "pdf", "csv"))
+    with atomic_write(png) as temporary:
+        fig.savefig(temporary, dpi=200, metadata={"Software": None})
+    blank = {"CreationDate": None, "Creator": None, "Producer": None}
+    with atomic_write(pdf) as temporary:
+        fig.savefig(temporary, metadata=blank)
+    write_text(csv, csv_text(df))
+    return [png, pdf, csv]

@@ -1,0 +1,274 @@
+"""Tables for papers, and the tests that compare two methods in them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+SIZES = ((0.147, "negligible"), (0.33, "small"), (0.474, "medium"), (math.inf, "large"))
+Sense = Literal["max", "min"]
+
+
+class Comparison(NamedTuple):
+    """Whether two samples differ, and by how much."""
+
+    p: float  # two-sided rank-sum test, normal approximation
+    star: bool  # p < 0.05
+    cliffs_delta: float  # share of pairs with x > y minus share with x < y
+    size: str  # of |delta|: negligible, small, medium, large
+
+
+class MeanSd(NamedTuple):
+    """Mean and standard deviation; the sd is NaN where it is undefined."""
+
+    mean: float
+    sd: float
+
+
+def _sample(name: str, values: Any) -> np.ndarray:
+    array = np.asarray(values, float)
+    if array.ndim != 1 or not array.size:
+        raise ValueError(f"{name}: got shape {array.shape}, expected [n] with n >= 1")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name}: got {array.tolist()}, expected finite numbers")
+    return array
+
+
+def compare(x: Any, y: Any) -> Comparison:
+    """Compare two samples, such as the accuracies of two methods over seeds.
+
+    Wilcoxon's rank-sum test by the normal approximation, without corrections for
+    continuity or ties (``scipy.stats.ranksums``), and Cliff's delta.
+
+    Raises
+    ------
+    ValueError
+        An empty sample, or a value that is not finite.
+    """
+    x, y = _sample("x", x), _sample("y", y)
+    p = float(stats.ranksums(x, y).pvalue)
+    delta = float(np.sign(x[:, None] - y[None, :]).mean())
+    size = next(name for bound, name in SIZES if abs(delta) < bound)
+    return Comparison(p, p < 0.05, delta, size)
+
+
+def mean_sd(values: Any, ddof: int) -> MeanSd:
+    """Return mean and standard deviation of a sample, with ``n - ddof`` below."""
+    array = _sample("values", values)
+    if ddof not in (0, 1):
+        raise ValueError(f"ddof: got {ddof}, expected 0 or 1")
+    sd = float(array.std(ddof=ddof)) if len(array) > ddof else math.nan
+    return MeanSd(float(array.mean()), sd)
+
+
+def csv_text(df: pd.DataFrame) -> str:
+    """Return a table as CSV with ten digits; a missing value is an empty field."""
+    named = df.index.name is not None
+    return df.to_csv(index=named, lineterminator="\n", float_format="%.10g")
+
+
+LATEX = (
+    {c: f"\\{c}" for c in "&%$#_{}"}
+    | {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "[": "{[}",  # after a line end, "[" and "*" would be read as its arguments
+        "*": "{*}",
+        "|": r"\textbar{}",
+    }
+    | {
+        c: f"$\\{name}$"
+        for c, name in {
+            "±": "pm",
+            "×": "times",
+            "≤": "leq",
+            "≥": "geq",
+            "→": "rightarrow",
+            "α": "alpha",
+            "β": "beta",
+            "γ": "gamma",
+            "δ": "delta",
+            "λ": "lambda",
+            "μ": "mu",
+            "σ": "sigma",
+            "τ": "tau",
+            "Δ": "Delta",
+        }.items()
+    }
+    | {"−": "$-$"}
+)
+_LATEX = str.maketrans(LATEX)
+_MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\`*_|<>[]$"} | {"\n": " "})
+
+
+def escape_latex(text: str) -> str:
+    """Return text that LaTeX prints as it stands."""
+    return text.translate(_LATEX)
+
+
+def escape_markdown(text: str) -> str:
+    """Return text that Markdown prints as it stands, also inside a table."""
+    return text.translate(_MARKDOWN)
+
+
+class Cell(NamedTuple):
+    """Printed text of one cell and its rank: 1 best, 2 second, 0 unmarked."""
+
+    text: str
+    rank: int = 0
+
+    def markdown(self) -> str:
+        """Return the cell with the best in bold and the second underlined."""
+        text = escape_markdown(self.text)
+        return {1: f"**{text}**", 2: f"<ins>{text}</ins>"}.get(self.rank, text)
+
+    def latex(self) -> str:
+        """Return the cell with the best in bold and the second underlined."""
+        text = escape_latex(self.text)
+        return {1: rf"\textbf{{{text}}}", 2: rf"\underline{{{text}}}"}.get(
+            self.rank, text
+        )
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """One table in three forms; a notebook shows the Markdown."""
+
+    csv: str = field(repr=False)
+    markdown: str = field(repr=False)
+    latex: str = field(repr=False)
+
+    def _repr_markdown_(self) -> str:
+        return self.markdown
+
+
+def is_missing(value: Any) -> bool:
+    """Return whether a cell holds nothing: None, NaN or NA."""
+    return pd.api.types.is_scalar(value) and bool(pd.isna(value))
+
+
+def _number(column: str, value: Any) -> float | None:
+    if is_missing(value):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError(f"{column}: got {value!r}, expected a finite number or none")
+    return number
+
+
+def _ranks(column: str, shown: list[float | None], sense: Sense | None) -> list[int]:
+    """Rank by what is printed: equal digits are a tie and get the same mark."""
+    distinct = {v for v in shown if v is not None}
+    if sense is None or sum(v is not None for v in shown) < 2:
+        return [0] * len(shown)
+    if sense not in ("max", "min"):
+        raise ValueError(f"best[{column!r}]: got {sense!r}, expected 'max' or 'min'")
+    order = sorted(distinct, reverse=sense == "max")[:2]
+    return [order.index(v) + 1 if v in order else 0 for v in shown]
+
+
+def markdown_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], right: set[int]
+):
+    """Return a Markdown table of finished cells; columns in ``right`` align right."""
+    rule = ["---:" if i in right else "---" for i in range(len(header))]
+    return (
+        "\n".join("| " + " | ".join(row) + " |" for row in [header, rule, *rows]) + "\n"
+    )
+
+
+def latex_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: set[int]):
+    """Return a booktabs ``tabular`` of finished cells."""
+    align = "".join("r" if i in right else "l" for i in range(len(header)))
+    top, *body = [" & ".join(row) + r" \\" for row in [header, *rows]]
+    begin, end = rf"\begin{{tabular}}{{{align}}}", r"\end{tabular}"
+    lines = [begin, r"\toprule", top, r"\midrule", *body, r"\bottomrule", end]
+    return "\n".join(lines) + "\n"
+
+
+def render(
+    df: pd.DataFrame,
+    values: Sequence[str],
+    *,
+    sd: Mapping[str, str] | None = None,
+    stars: Mapping[str, str] | None = None,
+    best: Mapping[str, Sense] | None = None,
+    digits: int = 2,
+    scale: float = 1.0,
+) -> Rendered:
+    """Return a table as CSV, Markdown and LaTeX (booktabs).
+
+    Printed cells are ``mean ± sd``, with ``*`` where a star column is true. Per column
+    the best is bold and the second underlined; equal printed means share their mark. A
+    missing value is an empty cell. The CSV holds the numbers of ``df`` as they are.
+
+    Parameters
+    ----------
+    df : DataFrame
+        One row per row of the table.
+    values : list of str
+        The columns of numbers; all others, but for those of ``sd`` and ``stars``, are
+        printed as text.
+    sd, stars : mapping, optional
+        From a column of numbers to the columns with its sd and with its star.
+    best : mapping, optional
+        From a column of numbers to "max" or "min"; by default "max" for all, ``{}``
+        marks nothing.
+    digits : int
+        After the point, in print.
+    scale : float
+        What numbers and sd are multiplied by in print, such as 100 for percent.
+    """
+    sd, stars = dict(sd or {}), dict(stars or {})
+    best = dict.fromkeys(values, "max") if best is None else best
+    named = [*values, *sd.values(), *stars.values()]
+    unknown = [c for c in named if c not in df]
+    unknown += [c for c in (*sd, *stars, *best) if c not in values]
+    if unknown:
+        raise ValueError(f"columns: got {unknown}, expected some of {list(df)}")
+    hidden = {*sd.values(), *stars.values()}
+    columns = [c for c in df if c not in hidden]
+    cells = {}
+    for column in columns:
+        if column not in values:
+            cells[column] = [Cell("" if is_missing(v) else str(v)) for v in df[column]]
+            continue
+        numbers = [_number(column, v) for v in df[column]]
+        shown = [None if v is None else f"{v * scale:z.{digits}f}" for v in numbers]
+        printed = [None if t is None else float(t) for t in shown]
+        spread = df[sd[column]] if column in sd else [None] * len(df)
+        marks = df[stars[column]] if column in stars else [None] * len(df)
+        texts = []
+        for text, s, mark in zip(shown, spread, marks, strict=True):
+            s = _number(sd.get(column, ""), s)
+            wide = "" if s is None else f" ± {s * scale:.{digits}f}"
+            star = "*" if not is_missing(mark) and bool(mark) else ""
+            texts.append("" if text is None else text + wide + star)
+        ranks = _ranks(column, printed, best.get(column))
+        cells[column] = [Cell(t, r) for t, r in zip(texts, ranks, strict=True)]
+    rows = list(zip(*cells.values(), strict=True))
+    right = {i for i, column in enumerate(columns) if column in values}
+    header = [str(c) for c in columns]
+    return Rendered(
+        csv_text(df),
+        markdown_table(
+            [escape_markdown(h) for h in header],
+            [[c.markdown() for c in row] for row in rows],
+            right,
+        ),
+        latex_table(
+            [escape_latex(h) for h in header],
+            [[c.latex() for c in row] for row in rows],
+            right,
+        ),
+    )

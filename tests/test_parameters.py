@@ -1,0 +1,201 @@
+"""Notebook parameters: the tagged cell, typed values, refused names (A18, A19)."""
+
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+
+from fedlib import artefacts, parameters, paths
+from fedlib.parameters import declared, resolve
+from fedlib.spec import SettingError
+
+SOURCE = """
+preset: str = "quick"  # which folder of params/
+rounds = 20  # T
+lr: float = 0.1
+deterministic = True
+alphas = [0.1, 1.0]
+seeds = [1, 2]
+methods = ["fedmps"]
+target = None
+limit: float | None = None
+extra: list[float] = []
+"""
+
+
+def notebook(folder: Path, *tagged: str) -> Path:
+    """Write a notebook with one tagged cell per source."""
+    cells = [nbformat.v4.new_code_cell("import os")]
+    for source in tagged:
+        cell = nbformat.v4.new_code_cell(source)
+        cell.metadata["tags"] = ["parameters"]
+        cells.append(cell)
+    path = folder / "one.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+    return path
+
+
+@pytest.fixture
+def known(tmp_path: Path) -> dict[str, parameters.Parameter]:
+    return declared(notebook(tmp_path, SOURCE))
+
+
+def test_defaults_keep_order_and_type(known):
+    assert list(resolve(known).items()) == [
+        ("preset", "quick"),
+        ("rounds", 20),
+        ("lr", 0.1),
+        ("deterministic", True),
+        ("alphas", [0.1, 1.0]),
+        ("seeds", [1, 2]),
+        ("methods", ["fedmps"]),
+        ("target", None),
+        ("limit", None),
+        ("extra", []),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "wanted"),
+    [
+        ("lr", "1e-3", 0.001),
+        ("lr", 1, 1.0),
+        ("lr", "2", 2.0),
+        ("rounds", "5", 5),
+        ("rounds", "1e3", 1000),
+        ("rounds", 7.0, 7),
+        ("deterministic", "false", False),
+        ("deterministic", "OFF", False),
+        ("deterministic", "no", False),
+        ("deterministic", 0, False),
+        ("deterministic", "yes", True),
+        ("deterministic", 1, True),
+        ("alphas", "[0.1,0.5]", [0.1, 0.5]),
+        ("alphas", "[1]", [1.0]),
+        ("alphas", ["1e-3", 2], [0.001, 2.0]),
+        ("alphas", "[]", []),
+        ("alphas", (0.5,), [0.5]),
+        ("seeds", "[3, 4]", [3, 4]),
+        ("methods", "['fedavg', 'local']", ["fedavg", "local"]),
+        ("methods", "[fedavg, local]", ["fedavg", "local"]),
+        ("preset", "5", "5"),
+        ("target", "None", None),
+        ("target", None, None),
+        ("target", "0.5", 0.5),
+        ("target", "plain", "plain"),
+        ("limit", "None", None),
+        ("limit", "1e-2", 0.01),
+        ("extra", "[1]", [1.0]),
+    ],
+)
+def test_values_take_the_type_of_the_default(known, name, given, wanted):
+    value = resolve(known, {name: given})[name]
+    assert value == wanted
+    assert type(value) is type(wanted)
+    if isinstance(wanted, list):
+        assert [type(item) for item in value] == [type(item) for item in wanted]
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("lr", "fast", "a finite number"),
+        ("lr", "nan", "a finite number"),
+        ("lr", True, "a finite number"),
+        ("lr", None, "a finite number"),
+        ("lr", "None", "a finite number"),
+        ("lr", [0.1], "a finite number"),
+        ("rounds", 5.5, "an integer"),
+        ("rounds", "5.5", "an integer"),
+        ("rounds", True, "an integer"),
+        ("rounds", "five", "an integer"),
+        ("deterministic", "maybe", "true or false"),
+        ("deterministic", "", "true or false"),
+        ("deterministic", 2, "true or false"),
+        ("deterministic", 0.0, "true or false"),
+        ("deterministic", None, "true or false"),
+        ("alphas", 0.1, "a list, each a finite number"),
+        ("alphas", "0.1,0.5", "a list, each a finite number"),
+        ("alphas", ["a"], "a list, each a finite number"),
+        ("seeds", [1, 2.5], "a list, each an integer"),
+        ("methods", [1], "a list, each text"),
+        ("methods", "fedavg", "a list, each text"),
+        ("preset", 5, "text"),
+        ("preset", None, "text"),
+        ("limit", "high", "a finite number or None"),
+        ("extra", "[x]", "a list, each a finite number"),
+    ],
+)
+def test_what_does_not_fit_is_refused(known, name, given, expected):
+    with pytest.raises(SettingError) as refused:
+        resolve(known, {name: given})
+    assert str(refused.value) == f"{name}: got {given!r}, expected {expected}"
+
+
+def test_yaml_and_command_line_agree(known):
+    """A18: YAML reads ``1e-3`` as text, the command line everything."""
+    text = "lr: 1e-3\ndeterministic: false\nalphas: [0.1, 0.5]\ntarget: null\n"
+    spelled = {"lr": "1e-3", "deterministic": "false"}
+    spelled |= {"alphas": "[0.1,0.5]", "target": "None"}
+    loaded = yaml.safe_load(text)
+    assert loaded["lr"] == "1e-3"
+    both = [resolve(known, layer) for layer in (loaded, spelled)]
+    assert both[0] == both[1]
+    assert both[0]["lr"] == 0.001
+    assert both[0]["deterministic"] is False
+
+
+def test_later_layers_win(known):
+    assert resolve(known, {"rounds": 30, "lr": 1}, {"rounds": "40"})["rounds"] == 40
+
+
+def test_unknown_name_is_refused_with_a_suggestion(known):
+    with pytest.raises(SettingError, match="ruonds: .*did you mean 'rounds'"):
+        resolve(known, {"ruonds": 5})
+
+
+@pytest.mark.parametrize("sources", [[], ["a = 1", "b = 2"]])
+def test_exactly_one_tagged_cell(tmp_path, sources):
+    with pytest.raises(SettingError, match=f"got {len(sources)} cells tagged"):
+        declared(notebook(tmp_path, *sources))
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["b = a * 2", "b = open('x')", "import os", "a += 1", "a, b = 1, 2", "b: int"],
+)
+def test_only_literals(tmp_path, line):
+    with pytest.raises(SettingError, match="line 2: .*expected name = literal"):
+        declared(notebook(tmp_path, f"a = 1\n{line}"))
+
+
+def test_default_against_its_own_annotation(tmp_path):
+    with pytest.raises(SettingError, match="a: got 'x', expected an integer"):
+        declared(notebook(tmp_path, "a: int = 'x'"))
+
+
+def test_broken_files_are_refused(tmp_path):
+    with pytest.raises(SettingError, match="parameters line 1"):
+        declared(notebook(tmp_path, "a = = 1"))
+    path = tmp_path / "text.ipynb"
+    path.write_text("not json")
+    with pytest.raises(SettingError, match=r"text\.ipynb: not a notebook"):
+        declared(path)
+
+
+def test_every_notebook_of_the_project_declares_its_parameters():
+    files = [
+        path
+        for path in paths.NOTEBOOKS.rglob("*.ipynb")
+        if ".ipynb_checkpoints" not in path.parts
+    ]
+    for path in files:
+        declared(path)
+
+
+def test_every_artefact_of_the_project_is_complete_at_every_preset():
+    for name in artefacts.names():
+        for preset in artefacts.PRESETS:
+            artefact = artefacts.prepare(name, preset)
+            assert artefact.parameters["preset"] == preset

@@ -1,0 +1,365 @@
+"""Rebuilding: what is stale and why, one failure among others, nothing done twice."""
+
+import json
+import sys
+from pathlib import Path
+
+import nbformat
+import papermill
+import pytest
+
+from fedlib import artefacts, data, papers, paths, rebuild, runs, sources
+from fedlib.data import DataError
+from fedlib.spec import SettingError, Spec
+
+WRITE = """
+import os, pathlib
+folder = pathlib.Path(os.environ["FEDLIB_FIGURES"]) / preset / "toy"
+folder.mkdir(parents=True, exist_ok=True)
+(folder / "{name}.csv").write_text(f"rounds\\n{{rounds}}\\n")
+"""
+PARAMETERS = 'preset = "quick"\nrounds = 20  # T\n'
+
+
+def write_notebook(name: str, *code: str, parameters: str = PARAMETERS) -> None:
+    """Write an artefact's notebook and its quick preset."""
+    cells = [nbformat.v4.new_markdown_cell("# A table")]
+    cells += [nbformat.v4.new_code_cell(parameters, metadata={"tags": ["parameters"]})]
+    cells += [nbformat.v4.new_code_cell(source) for source in code]
+    for number, cell in enumerate(cells):
+        cell["id"] = f"cell-{number}"
+    path = paths.NOTEBOOKS / "papers" / f"{name}.ipynb"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+    preset = paths.PARAMS / "quick" / f"{name}.yaml"
+    preset.parent.mkdir(parents=True, exist_ok=True)
+    preset.touch()
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give an empty project; FEDLIB_CACHE and FEDLIB_FIGURES are set for every test."""
+    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "notebooks")
+    monkeypatch.setattr(paths, "PARAMS", tmp_path / "params")
+    return tmp_path
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Write the csv in place of a kernel, and list the notebooks that would run."""
+    started = []
+
+    def execute(notebook, executed, parameters, **_):
+        started.append(notebook.stem)
+        file = (
+            paths.figures_dir() / parameters["preset"] / "toy" / f"{notebook.stem}.csv"
+        )
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.unlink(missing_ok=True)
+        file.write_text(str(parameters))
+
+    monkeypatch.setattr(papermill, "execute_notebook", execute)
+    return started
+
+
+def statuses(outcomes: list[rebuild.Outcome]) -> dict[str, str]:
+    return {outcome.name: outcome.status for outcome in outcomes}
+
+
+def reasons(name: str, **settings) -> list[str]:
+    return rebuild.why_stale(name, "quick", settings)
+
+
+def test_real_kernels_failures_collected_and_second_pass_does_nothing(
+    project, monkeypatch
+):
+    write_notebook("toy/good", WRITE.format(name="good"))
+    write_notebook("toy/bad", "x = 1", "1 / 0")
+    write_notebook("toy/none", "import sys", "print(sys.executable)")
+    lines = []
+    first = rebuild.rebuild([], "quick", echo=lines.append, overrides={"rounds": "7"})
+    assert statuses(first) == {
+        "toy/bad": "failed",
+        "toy/good": "built",
+        "toy/none": "failed",
+    }
+    bad, good, none = first
+    assert bad.error == "code cell 3: ZeroDivisionError: division by zero"
+    assert none.error.endswith("wrote no quick/toy/none.* figure or table")
+    assert good.reasons == ["never built"]
+    assert "toy/bad: failed: " + bad.error in lines
+    written = project / "figures" / "quick" / "toy" / "good.csv"
+    assert written.read_text() == "rounds\n7\n"
+    executed = project / "cache" / "executed" / "quick" / "toy" / "none.ipynb"
+    printed = nbformat.read(executed, 4).cells[-1].outputs[0].text.strip()
+    assert printed == sys.executable
+
+    def refuse(*_, **__):
+        raise AssertionError("a kernel started")
+
+    monkeypatch.setattr(papermill, "execute_notebook", refuse)
+    before = written.stat().st_mtime_ns
+    (second,) = rebuild.rebuild(["good"], "quick", overrides={"rounds": 7})
+    assert second.status == "current"
+    assert written.stat().st_mtime_ns == before
+
+
+def test_reasons_in_words(project, kernels):
+    write_notebook("toy/a", "x = 1")
+    assert reasons("toy/a") == ["never built"]
+    assert statuses(rebuild.rebuild(["toy"], "quick")) == {"toy/a": "built"}
+    assert reasons("toy/a") == []
+    assert reasons("toy/a", rounds=30) == ["parameter rounds: 20 -> 30"]
+
+    (project / "params/quick/toy/a.yaml").write_text("rounds: 25\n")
+    assert reasons("toy/a") == ["parameter rounds: 20 -> 25"]
+    (project / "params/quick/toy/a.yaml").write_text("")
+
+    write_notebook("toy/a", "x = 2")
+    assert reasons("toy/a") == ["notebook changed"]
+    write_notebook("toy/a", "x = 1", parameters=PARAMETERS.replace("20", "21"))
+    assert reasons("toy/a") == ["parameter rounds: 20 -> 21"]
+    write_notebook("toy/a", "x = 1", parameters=PARAMETERS + "seed = 1")
+    assert reasons("toy/a") == ["parameter seed: absent -> 1"]
+    write_notebook("toy/a", "x = 1")
+
+    output = project / "figures/quick/toy/a.csv"
+    content = output.read_text()
+    output.write_text("edited")
+    assert reasons("toy/a") == ["output edited: a.csv"]
+    output.unlink()
+    assert reasons("toy/a") == ["output missing: a.csv"]
+    output.write_text(content)
+    assert reasons("toy/a") == []
+
+
+def test_prose_does_not_make_stale(project, kernels):
+    write_notebook("toy/a", "x = 1")
+    rebuild.rebuild([], "quick")
+    path = project / "notebooks/papers/toy/a.ipynb"
+    content = nbformat.read(path, 4)
+    content.cells[0].source = "# Another title"
+    nbformat.write(content, path)
+    assert reasons("toy/a") == []
+
+
+def test_other_output_folder_is_not_current(project, kernels, monkeypatch):
+    write_notebook("toy/a")
+    rebuild.rebuild([], "quick")
+    monkeypatch.setenv("FEDLIB_FIGURES", str(project / "elsewhere"))
+    assert reasons("toy/a") == ["never built"]
+    rebuild.rebuild([], "quick")
+    monkeypatch.setenv("FEDLIB_FIGURES", str(project / "figures"))
+    assert reasons("toy/a") == []
+
+
+def test_a_damaged_stamp_counts_as_never_built(project, kernels):
+    write_notebook("toy/a")
+    rebuild.rebuild([], "quick")
+    (stamp,) = (project / "cache/stamps").rglob("*.json")
+    for damage in ("{", json.dumps({"notebook": ""})):
+        stamp.write_text(damage)
+        assert reasons("toy/a") == ["never built"]
+
+
+def test_force_and_dry_run(project, kernels):
+    write_notebook("toy/a")
+    lines = []
+    (planned,) = rebuild.rebuild([], "quick", dry_run=True, echo=lines.append)
+    assert (planned.status, planned.reasons) == ("planned", ["never built"])
+    assert lines == ["toy/a: never built; 0 of 0 runs missing"]
+    assert kernels == []
+    rebuild.rebuild([], "quick")
+    (forced,) = rebuild.rebuild([], "quick", force=True)
+    assert (forced.status, forced.reasons) == ("built", ["forced"])
+    assert kernels == ["a", "a"]
+
+
+def test_one_method_file_touches_only_its_artefacts(project, kernels, monkeypatch):
+    for method in ("fedmps", "local"):
+        write_notebook(
+            f"toy/{method}", parameters=f"{PARAMETERS}methods = ['{method}']\n"
+        )
+    write_notebook("toy/shows", "from fedlib.methods import fedmps")
+    write_notebook("toy/none", "x = 1")
+    rebuild.rebuild([], "quick")
+    edited = project / "edited.py"
+    original = sources.module_path("fedlib.methods.fedmps")
+    edited.write_text(original.read_text() + "\nANOTHER = 1\n")
+    find = sources.module_path
+    monkeypatch.setattr(
+        sources,
+        "module_path",
+        lambda m: edited if m == "fedlib.methods.fedmps" else find(m),
+    )
+    found = {name: reasons(name) for name in artefacts.names()}
+    assert found == {
+        "toy/fedmps": ["code changed: fedlib/methods/fedmps.py"],
+        "toy/local": [],
+        "toy/none": [],
+        "toy/shows": ["code changed: fedlib/methods/fedmps.py"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("code", "wanted"),
+    [
+        ("from fedlib import Spec, partition", {"fedlib.spec", "fedlib.partition"}),
+        ("from fedlib.partition import nway_kshot", {"fedlib.partition"}),
+        ("import fedlib.losses as l", {"fedlib.losses"}),
+        (
+            "import fedlib as f\nf.run(1)\nf.papers.fedmps",
+            {"fedlib.runs", "fedlib.papers"},
+        ),
+        ("%matplotlib inline\n!ls\nfrom fedlib import protos", {"fedlib.protos"}),
+        ("import torch, os.path", set()),
+    ],
+)
+def test_modules_of_a_notebook(project, code, wanted):
+    write_notebook("toy/a", code)
+    assert artefacts.imported(project / "notebooks/papers/toy/a.ipynb") == wanted
+
+
+def test_new_data_make_stale(project, kernels, monkeypatch):
+    write_notebook("toy/a", parameters=f"{PARAMETERS}datasets = ['digits']\n")
+    write_notebook("toy/b")
+    rebuild.rebuild([], "quick")
+    other = data.load("digits")._replace(fingerprint="another")
+    monkeypatch.setattr(artefacts, "load", lambda name: other)
+    assert reasons("toy/a") == ["data changed: digits"]
+    assert reasons("toy/b") == []
+
+
+def test_missing_data_fail_that_artefact_before_a_kernel(project, kernels, monkeypatch):
+    monkeypatch.delenv("FEDLIB_DATA", raising=False)
+    write_notebook("toy/a", parameters=f"{PARAMETERS}dataset = 'mnist'\n")
+    write_notebook("toy/b")
+    with pytest.raises(DataError) as missing:
+        data.load("mnist")
+    failed, built = rebuild.rebuild([], "quick")
+    assert failed.status == "failed"
+    assert failed.error == str(missing.value)
+    assert built.status == "built"
+    assert kernels == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "parameters", "message"),
+    [
+        ({"ruonds": 5}, PARAMETERS, "did you mean 'rounds'"),
+        (
+            {"rounds": "5.5"},
+            PARAMETERS,
+            "toy/b: rounds: got '5.5', expected an int",
+        ),
+        (
+            {"preset": "cpu"},
+            PARAMETERS,
+            "preset: got 'cpu', expected the one",
+        ),
+        ({}, "rounds = 20", "toy/b: the notebook has no parameter 'preset'"),
+        ({}, PARAMETERS + "method = 'fedmsp'", "did you mean 'fedmps'"),
+        ({}, PARAMETERS + "datasets = ['digit']", "did you mean 'digits'"),
+    ],
+)
+def test_wrong_settings_stop_everything(
+    project, kernels, overrides, parameters, message
+):
+    write_notebook("toy/a")
+    write_notebook("toy/b", parameters=parameters)
+    names = ["toy/b"] if overrides else []
+    with pytest.raises(SettingError, match=message):
+        rebuild.rebuild(names, "quick", overrides=overrides)
+    assert kernels == []
+
+
+def test_names(project):
+    for name in ("one/table1", "one/table2", "two/table1"):
+        write_notebook(name)
+    assert artefacts.select([]) == ["one/table1", "one/table2", "two/table1"]
+    assert artefacts.select(["one"]) == ["one/table1", "one/table2"]
+    assert artefacts.select(["table2", "one"]) == ["one/table2", "one/table1"]
+    with pytest.raises(SettingError, match="could be any of"):
+        artefacts.select(["table1"])
+    with pytest.raises(SettingError, match="did you mean 'table2'"):
+        artefacts.select(["tabel2"])
+    with pytest.raises(SettingError, match="did you mean 'quick'"):
+        rebuild.rebuild([], "qiuck")
+    with pytest.raises(SettingError, match=r"cpu/one/table1\.yaml: no such file"):
+        rebuild.rebuild([], "cpu")
+
+
+def test_outputs_belong_to_the_longest_name(project):
+    for name in ("toy/fig1", "toy/fig1_left", "toy/fig10"):
+        write_notebook(name)
+    folder = project / "figures/quick/toy"
+    folder.mkdir(parents=True)
+    for file in ("fig1.png", "fig1-b.csv", "fig1_left.png", "fig10.png", "fig1.txt"):
+        (folder / file).touch()
+    found = [p.name for p in artefacts.outputs("toy/fig1", "quick")]
+    assert found == ["fig1-b.csv", "fig1.png"]
+    found = [p.name for p in artefacts.outputs("toy/fig1_left", "quick")]
+    assert found == ["fig1_left.png"]
+
+
+def test_leftovers_are_not_taken_for_outputs(project, kernels):
+    write_notebook("toy/a")
+    left = project / "figures/quick/toy/a_before.csv"
+    left.parent.mkdir(parents=True)
+    left.write_text("of an older notebook")
+    rebuild.rebuild([], "quick")
+    left.unlink()
+    assert reasons("toy/a") == []
+
+
+@pytest.fixture
+def with_runs(project, monkeypatch) -> list[Spec]:
+    """Let ``toy/a`` need two short runs; return them."""
+    specs = [papers.fedmps("digits", "local", seed=s, rounds=2) for s in (1, 2)]
+    monkeypatch.setitem(papers.ARTEFACTS, "toy/a", lambda p: specs)
+    write_notebook("toy/a")
+    return specs
+
+
+def test_missing_runs_come_first(with_runs, kernels, monkeypatch):
+    lines = []
+    (built,) = rebuild.rebuild(["a"], "quick", echo=lines.append)
+    assert built.status == "built"
+    assert lines[0] == "toy/a: never built; 2 of 2 runs missing"
+    assert runs.pending(with_runs) == []
+    monkeypatch.setattr(runs, "run_many", lambda *_: pytest.fail("ran"))
+    (current,) = rebuild.rebuild(["a"], "quick")
+    assert current.status == "current"
+
+
+def test_a_failing_run_is_the_artefacts_failure(with_runs, kernels, monkeypatch):
+    def diverge(specs, jobs):
+        raise ArithmeticError("round 1: loss is nan\nof client 3")
+
+    write_notebook("toy/b")
+    monkeypatch.setattr(runs, "run_many", lambda s, j: diverge(s, j) if s else [])
+    failed, built = rebuild.rebuild([], "quick")
+    assert failed.error == "ArithmeticError: round 1: loss is nan of client 3"
+    assert built.status == "built"
+    assert kernels == ["b"]
+
+
+def test_estimate(with_runs, monkeypatch):
+    monkeypatch.setattr(runs, "measure", lambda spec: 0.25)
+    (row,) = rebuild.estimate([], "quick").to_dict("records")
+    assert row == {
+        "name": "toy/a",
+        **{"runs": 2, "cached": 0, "missing": 2, "rounds": 4, "seconds": 1.0},
+    }
+    runs.run(with_runs[0])
+    monkeypatch.setattr(runs, "measure", lambda spec: pytest.fail("measured"))
+    monkeypatch.setattr(
+        runs, "seconds_per_round", lambda s: 3.0 if s == with_runs[0] else None
+    )
+    (row,) = rebuild.estimate([], "quick").to_dict("records")
+    assert (row["cached"], row["missing"], row["seconds"]) == (1, 1, 6.0)
+
+
+def test_durations():
+    shown = [rebuild.duration(s) for s in (0.4, 89, 90, 5399, 5400)]
+    assert shown == ["0 s", "89 s", "2 min", "90 min", "1.5 h"]
