@@ -1,10 +1,12 @@
 """The papers' protocols as data: what each artefact runs, and at which settings."""
 
+from collections.abc import Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
 from fedlib import registry
 from fedlib.local import Training
+from fedlib.results import Result
 from fedlib.spec import NwayKshot, Spec
 
 
@@ -34,6 +36,9 @@ FEDMPS = {
     "digits": Protocol("digits_cnn", _sampling(13, 12, 4, 1), 30, 10, QUICK),
     "noise": Protocol("lenet", _sampling(10, 9, 2, 1), 2),
 }
+
+
+OURS = {"digits", "noise"}
 
 
 def fedmps(dataset: str, method: str, **changes: Any) -> Spec:
@@ -72,7 +77,25 @@ def fedmps(dataset: str, method: str, **changes: Any) -> Spec:
     return Spec.of(dataset=dataset, method=method, hp=hp, **(defaults | changes))
 
 
+def notes(results: Sequence[Result]) -> list[str]:
+    """Return what a reader of these FedMPS numbers must know."""
+    found = []
+    for spec in {r.spec.dataset: r.spec for r in results}.values():
+        full = FEDMPS[spec.dataset].rounds
+        if spec.rounds < full:
+            found.append(
+                f"reduced budget: {spec.dataset}, {spec.rounds} of {full} rounds"
+            )
+        if spec.dataset in OURS:
+            found.append(f"{spec.dataset} is not a data set of the paper")
+    return found
+
+
 def _table3(p: dict[str, Any]) -> list[Spec]:
+    if len(p["datasets"]) != len(p["rounds"]):
+        raise ValueError(
+            f"rounds: got {p['rounds']}, expected one entry for each of {p['datasets']}"
+        )
     grid = product(p["datasets"], p["methods"], p["seeds"])
     rounds = dict(zip(p["datasets"], p["rounds"], strict=True))
     return [fedmps(d, m, seed=s, ways=p["ways"], rounds=rounds[d]) for d, m, s in grid]

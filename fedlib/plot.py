@@ -1,8 +1,8 @@
 """One look for all figures: a fixed style per method, and the numbers that were drawn.
 
 Every drawing function returns the figure and a table with exactly what is in it.
-Colours are safe for colour-blind readers; marker and line alone, without colour, already
-tell any two methods apart.
+Colours are safe for colour-blind readers; marker and line alone, without colour, tell
+any two methods apart.
 """
 
 import math

@@ -8,7 +8,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
+from matplotlib.patches import Rectangle
 
 from fedlib import plot
 from fedlib.registry import METHODS
@@ -38,6 +40,10 @@ def curve_frame(methods: list[str], rounds: int = 6) -> pd.DataFrame:
         (r, m, 0.1 * r + 0.01 * i) for i, m in enumerate(methods) for r in range(rounds)
     ]
     return pd.DataFrame(rows, columns=["round", "method", "accuracy"])
+
+
+def rectangles(ax: Axes) -> list[Rectangle]:
+    return [patch for patch in ax.patches if isinstance(patch, Rectangle)]
 
 
 def test_every_method_has_a_style_and_a_printed_name():
@@ -194,7 +200,7 @@ def test_bars_have_the_given_heights_and_no_bar_for_missing():
     )
     fig, drawn = plot.bars(df)
     ax = fig.axes[0]
-    heights = [bar.get_height() for bar in ax.patches]  # pyright: ignore[reportAttributeAccessIssue]
+    heights = [bar.get_height() for bar in rectangles(ax)]
     np.testing.assert_array_equal(heights, [0.5, np.nan, 0.8])
     assert [t.get_text() for t in ax.get_xticklabels()] == ["FedAvg", "MOON", "FedMPS"]
     assert drawn["value"].isna().tolist() == [False, True, False]
@@ -203,7 +209,9 @@ def test_bars_have_the_given_heights_and_no_bar_for_missing():
 def test_grouped_bars_stand_side_by_side_with_one_legend_entry_each():
     rows = [(f"n = {n}", m, 0.1 * n) for n in (3, 4) for m in ("fedproto", "fedmps")]
     fig, _ = plot.bars(pd.DataFrame(rows, columns=["label", "group", "value"]))
-    edges = sorted((b.get_x(), b.get_x() + b.get_width()) for b in fig.axes[0].patches)  # pyright: ignore[reportAttributeAccessIssue]
+    edges = sorted(
+        (b.get_x(), b.get_x() + b.get_width()) for b in rectangles(fig.axes[0])
+    )
     assert len(edges) == 4
     assert all(a[1] <= b[0] for a, b in pairwise(edges))
     assert [t.get_text() for t in fig.legends[0].get_texts()] == ["FedProto", "FedMPS"]

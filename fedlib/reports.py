@@ -1,0 +1,202 @@
+"""From finished runs to the rows of a table, beside the paper's own numbers."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from fedlib import registry
+from fedlib.data import load
+from fedlib.paths import PARAMS
+from fedlib.plot import method_name
+from fedlib.results import Result
+from fedlib.tables import compare, mean_sd
+
+REFERENCE = PARAMS / "reference"
+
+
+def reference(paper: str, name: str) -> pd.DataFrame:
+    """Return a paper's table as tidy numbers, as printed there."""
+    return pd.read_csv(REFERENCE / paper / f"{name}.csv")
+
+
+def accuracies(results: Sequence[Result]) -> pd.DataFrame:
+    """Return one row per run, model and rule, in percent.
+
+    Columns: dataset, method, seed, model, rule, last, best, best_round, mean_last5,
+    is_paper_rule. ``best`` is the best round by mean test accuracy, a selection on the
+    test set.
+    """
+    parts = []
+    for result in results:
+        spec, summary = result.spec, result.summary()
+        numbers = ["last", "best", "mean_last5"]
+        summary[numbers] *= 100
+        head = {"dataset": spec.dataset, "method": spec.method, "seed": spec.seed}
+        kept = ["model", "rule", *numbers, "best_round", "is_paper_rule"]
+        parts.append(summary[kept].assign(**head))
+    frame = pd.concat(parts, ignore_index=True)
+    first = ["dataset", "method", "seed"]
+    return frame[[*first, *(c for c in frame if c not in first)]]
+
+
+def over_seeds(
+    runs: pd.DataFrame, value: str, by: Sequence[str] = ("dataset", "method")
+) -> pd.DataFrame:
+    """Return mean, sd (ddof 1) and number of seeds of a column, in the order given."""
+    rows = []
+    for keys, part in runs.groupby(list(by), sort=False):
+        found = mean_sd(part[value], ddof=1)
+        row = dict(zip(by, keys, strict=True))
+        rows.append(row | {"mean": found.mean, "sd": found.sd, "seeds": len(part)})
+    return pd.DataFrame(rows)
+
+
+def against(runs: pd.DataFrame, method: str, value: str) -> pd.DataFrame:
+    """Compare every method with one, per data set.
+
+    Returns
+    -------
+    DataFrame
+        dataset, method, mean, sd, seeds; p and star of the two-sided rank-sum test
+        (normal approximation), Cliff's delta of ``method`` over the row's method and
+        its size in words. FedMPS sheet, section 7: with three seeds each, a star means
+        complete separation and nothing else.
+    """
+    table = over_seeds(runs, value)
+    found = []
+    for row in table.itertuples():
+        mine = runs[(runs.dataset == row.dataset) & (runs.method == row.method)][value]
+        best = runs[(runs.dataset == row.dataset) & (runs.method == method)][value]
+        if row.method == method or min(len(mine), len(best)) == 0:
+            found.append({})
+            continue
+        c = compare(best, mine)
+        found.append(
+            {"p": c.p, "star": c.star, "cliffs_delta": c.cliffs_delta, "size": c.size}
+        )
+    columns = ["p", "star", "cliffs_delta", "size"]
+    return table.join(pd.DataFrame(found, index=table.index, columns=columns))
+
+
+def beside_paper(table: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
+    """Add the paper's mean and sd, and our mean minus the paper's.
+
+    A data set or method that the paper does not have gets empty cells.
+    """
+    names = {"mean": "paper", "sd": "paper_sd", "star": "paper_star"}
+    joined = table.merge(
+        paper.rename(columns=names), "left", ["dataset", "method"], validate="1:1"
+    )
+    return joined.assign(gap=joined["mean"] - joined["paper"])
+
+
+def nearest_rule(rules: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
+    """Return, per data set and method, the readout whose mean is nearest the paper's."""
+    joined = rules.merge(
+        paper[["dataset", "method", "mean"]].rename(columns={"mean": "paper"}),
+        on=["dataset", "method"],
+    )
+    joined = joined.assign(gap=joined["mean"] - joined["paper"])
+    order = joined["gap"].abs().sort_values().index
+    first = joined.loc[order].drop_duplicates(["dataset", "method"])
+    return first.sort_index().reset_index(drop=True)
+
+
+def curves(
+    results: Sequence[Result], rule: tuple[str, str] | None = None
+) -> pd.DataFrame:
+    """Return accuracy per round, as fractions, averaged over clients and then seeds.
+
+    Parameters
+    ----------
+    rule : (model, rule), optional
+        One readout for all; methods without that model are left out. By default each
+        method's own, as its paper evaluates it.
+
+    Returns
+    -------
+    DataFrame
+        panel (title of the data set), method, round, accuracy and, with several
+        seeds, sd over them (ddof 1).
+    """
+    parts = []
+    for result in results:
+        model, how = rule or result.paper_rule
+        if (model, how) not in result.readouts:
+            continue
+        accuracy = result.accuracy(model, how).mean(1)
+        rows = {"round": result.evaluated, "accuracy": accuracy.numpy()}
+        head = {"panel": load(result.spec.dataset).title, "method": result.spec.method}
+        parts.append(pd.DataFrame(rows).assign(**head))
+    whole = pd.concat(parts)
+    grouped = whole.groupby(["panel", "method", "round"], sort=False)["accuracy"]
+    frame = grouped.agg(accuracy="mean", sd="std").reset_index()
+    return frame if frame["sd"].notna().all() else frame.drop(columns="sd")
+
+
+def printed(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with data sets and methods named as printed."""
+    titles = {name: load(name).title for name in table["dataset"].unique()}
+    named = {"dataset": table["dataset"].map(titles)}
+    return table.assign(**named, method=table["method"].map(method_name))
+
+
+def named(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with methods named as printed."""
+    return table.assign(method=table["method"].map(method_name))
+
+
+def message_fields(results: Sequence[Result], number: int = 2) -> pd.DataFrame:
+    """Return what each method sends in a round, per direction and field, all clients."""
+    parts = []
+    for result in results:
+        sent = result.payload().query("round == @number").drop(columns="round")
+        parts.append(sent.assign(method=result.spec.method))
+    frame = pd.concat(parts, ignore_index=True)
+    return frame[["method", "direction", "field", "floats", "ints"]]
+
+
+def communication(results: Sequence[Result], number: int = 2) -> pd.DataFrame:
+    """Return floats per round by each paper's way of counting, and in both directions.
+
+    Columns: method, counted (the fields in ``Method.counted``; a broadcast counted
+    once stands for one receiver), both_directions (all floats, every receiver).
+    """
+    rows = []
+    for result in results:
+        name = result.spec.method
+        receivers = result.log["cohort"].shape[1]
+        sent = result.payload().query("round == @number")
+        floats = sent.set_index(["direction", "field"])["floats"]
+        counted = 0
+        for part in registry.method(name).counted:
+            value = int(floats[part.direction, part.field])
+            counted += value // receivers if part.once else value
+        rows.append((name, counted, int(floats.sum())))
+    return pd.DataFrame(rows, columns=["method", "counted", "both_directions"])
+
+
+def leaders(rules: pd.DataFrame, method: str) -> pd.DataFrame:
+    """Return who leads under each rule of the personal model, and by how much.
+
+    Parameters
+    ----------
+    rules : DataFrame
+        Columns dataset, method, model, rule, mean.
+    method : str
+        Whose lead over every other method is returned, in columns ``over_<other>``.
+    """
+    personal = rules[rules.model == "personal"]
+    rows = []
+    for (dataset, rule), part in personal.groupby(["dataset", "rule"], sort=False):
+        mean = part.set_index("method")["mean"]
+        if method not in mean:
+            continue
+        row = {"dataset": dataset, "method": mean.idxmax(), "rule": rule}
+        others = {
+            f"over_{name}": mean[method] - value
+            for name, value in mean.items()
+            if name != method
+        }
+        rows.append(row | {"best": mean.max()} | others)
+    return pd.DataFrame(rows)
