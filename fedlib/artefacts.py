@@ -21,7 +21,7 @@ from fedlib.spec import SettingError, Spec, suggestion
 
 PRESETS = ("quick", "cpu", "paper")
 SUFFIXES = {".png", ".pdf", ".csv", ".md", ".tex", ".json"}
-STAMPED = {"notebook", "parameters", "sources", "data", "outputs"}
+STAMPED = {"notebook", "parameters", "runs", "sources", "data", "outputs"}
 
 
 class Artefact(NamedTuple):
@@ -191,6 +191,12 @@ def _code_hash(notebook: Path) -> str:
     return hashlib.sha256(json.dumps(code).encode()).hexdigest()[:16]
 
 
+def _runs_hash(specs: Sequence[Spec]) -> str:
+    """Return a hash of the settings of all runs, which may not be parameters."""
+    text = json.dumps(sorted(spec.model_dump_json() for spec in specs))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def _data(name: str) -> list:
     """Return what a run's numbers depend on in a data set."""
     found = load(name)
@@ -212,6 +218,7 @@ def state(artefact: Artefact) -> dict[str, Any]:
     found = {
         "notebook": _code_hash(artefact.notebook),
         "parameters": artefact.parameters,
+        "runs": _runs_hash(specs),
         "sources": source_hashes("fedlib.runs", *sorted(modules)),
         "data": {name: _data(name) for name in sorted(datasets)},
     }
@@ -281,8 +288,11 @@ def why_stale(artefact: Artefact, now: dict[str, Any] | None = None) -> list[str
     if then is None:
         return ["never built"]
     words = [] if then["notebook"] == now["notebook"] else ["notebook changed"]
-    for name, (old, new) in _changes(then["parameters"], now["parameters"]):
+    parameters_changed = _changes(then["parameters"], now["parameters"])
+    for name, (old, new) in parameters_changed:
         words.append(f"parameter {name}: {old} -> {new}")
+    if then["runs"] != now["runs"] and not parameters_changed:
+        words.append("settings of runs changed")
     for module, _ in _changes(then["sources"], now["sources"]):
         words.append(f"code changed: {_shown(module)}")
     words += [

@@ -415,7 +415,8 @@ def load(name: str) -> Dataset:
         looked = ", ".join(str(root) for root in data_dirs())
         raise DataError(
             f"{entry.title} is not here. Looked in: {looked}. Put {entry.place} into "
-            f"one of them (FEDLIB_DATA names the first), or run: fedlib data fetch {name}"
+            "one of them (FEDLIB_DATA names the first), or run: "
+            f"fedlib data fetch {name}"
         )
     path = _decoded_path(name, sources)
     path.parent.mkdir(parents=True, exist_ok=True)

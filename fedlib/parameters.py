@@ -28,6 +28,7 @@ class Parameter(NamedTuple):
 
     default: Any
     sample: Any  # a value of the expected type; None when any value is legal
+    optional: bool  # whether None is legal
 
 
 class _Unfit(Exception):
@@ -112,29 +113,28 @@ def _parameter(name: str, default: Any, annotation: str) -> Parameter:
     kinds = [part.strip() for part in annotation.split("|")]
     samples = [SAMPLES[kind] for kind in kinds if kind in SAMPLES]
     sample = samples[0] if samples else default
-    if default is None:
-        return Parameter(None, sample)
-    return Parameter(coerced(name, default, Parameter(default, sample)), sample)
+    found = Parameter(default, sample, default is None or "None" in kinds)
+    return found._replace(default=coerced(name, default, found))
 
 
 def coerced(name: str, value: Any, parameter: Parameter) -> Any:
     """Return a value in the type of a parameter's default.
 
     Text is read as that type, as it comes from the command line or as YAML leaves it
-    (``1e-3``). ``None`` is legal only where it is the default.
+    (``1e-3``). ``None`` is legal where it is the default or in the annotation.
 
     Raises
     ------
     SettingError
         The value cannot be converted; names the parameter, the value and the type.
     """
-    if parameter.default is None and (value is None or value == "None"):
+    if parameter.optional and (value is None or value == "None"):
         return None
     try:
         return _converted(value, parameter.sample)
     except _Unfit:
         wanted = _kind(parameter.sample)
-        wanted += " or None" if parameter.default is None else ""
+        wanted += " or None" if parameter.optional else ""
         raise SettingError(f"{name}: got {value!r}, expected {wanted}") from None
 
 

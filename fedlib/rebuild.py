@@ -93,7 +93,7 @@ def rebuild(
         raise ValueError(f"jobs: got {jobs}, expected at least 1")
     chosen = [prepare(name, preset, overrides) for name in select(names)]
     speeds = _Speeds(chosen) if dry_run else None
-    with _own_kernel():
+    with own_kernel():
         return [_settle(artefact, jobs, force, speeds, echo) for artefact in chosen]
 
 
@@ -132,7 +132,7 @@ def _settle(
 
 
 @contextmanager
-def _own_kernel() -> Iterator[None]:
+def own_kernel() -> Iterator[None]:
     """Let Jupyter find a kernel of this interpreter and this fedlib, before any other.
 
     Folders given relative to the working directory are made absolute, because

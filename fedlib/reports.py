@@ -1,5 +1,9 @@
 """From finished runs to the rows of a table, beside the paper's own numbers."""
 
+# pandas ships no types, and those that pyright infers for frames are wrong here.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
+
 from collections.abc import Sequence
 
 import pandas as pd
@@ -91,7 +95,7 @@ def beside_paper(table: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
 
 
 def nearest_rule(rules: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
-    """Return, per data set and method, the readout whose mean is nearest the paper's."""
+    """Return, per data set and method, the readout nearest the paper's number."""
     joined = rules.merge(
         paper[["dataset", "method", "mean"]].rename(columns={"mean": "paper"}),
         on=["dataset", "method"],
@@ -147,7 +151,7 @@ def named(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def message_fields(results: Sequence[Result], number: int = 2) -> pd.DataFrame:
-    """Return what each method sends in a round, per direction and field, all clients."""
+    """Return what each method sends in a round, over all clients, field by field."""
     parts = []
     for result in results:
         sent = result.payload().query("round == @number").drop(columns="round")

@@ -1,5 +1,6 @@
 """Shared fixtures: a cache of its own for every test, one thread, toy federations."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def toy_shards(sizes: list[int], *, classes: int = 4, seed: int = 0) -> Shards:
     x = 0.3 * torch.randn(total, 1, 8, 8, generator=draw)
     x[torch.arange(total), 0, 2 * y] += 2.0
     starts = torch.tensor([0, *sizes]).cumsum(0)
-    index = [torch.arange(a, b) for a, b in zip(starts[:-1], starts[1:], strict=True)]
+    index = [torch.arange(a, b) for a, b in pairwise(starts.tolist())]
     return Shards(x, y, index, list(range(len(sizes))))
 
 

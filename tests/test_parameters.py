@@ -175,6 +175,17 @@ def test_default_against_its_own_annotation(tmp_path):
         declared(notebook(tmp_path, "a: int = 'x'"))
 
 
+def test_none_is_legal_where_the_annotation_says_so(tmp_path):
+    found = declared(notebook(tmp_path, "a: float | None = 0.5\nb: float = 0.5"))
+    assert resolve(found, {"a": "None"})["a"] is None
+    assert resolve(found, {"a": None})["a"] is None
+    assert resolve(found, {"a": "1e-3"}) == {"a": 0.001, "b": 0.5}
+    with pytest.raises(SettingError, match="a: got 'x', expected a finite number or"):
+        resolve(found, {"a": "x"})
+    with pytest.raises(SettingError, match="b: got 'None', expected a finite number$"):
+        resolve(found, {"b": "None"})
+
+
 def test_broken_files_are_refused(tmp_path):
     with pytest.raises(SettingError, match="parameters line 1"):
         declared(notebook(tmp_path, "a = = 1"))

@@ -118,10 +118,10 @@ def test_the_seed_decides_and_global_states_stay():
     """Case A11: equal seeds, equal partitions; nobody else's generator moves."""
     y, t = labels([500] * 10), labels([100] * 10)
     before = (
-        np.random.get_state()[1].tolist(),
+        np.random.get_state()[1].tolist(),  # noqa: NPY002
         random.getstate(),
         torch.get_rng_state(),
-    )  # noqa: NPY002
+    )
     first = draw(y, t, clients=4, seed=2020)
     random.random()
     torch.rand(3)

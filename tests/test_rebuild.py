@@ -332,6 +332,17 @@ def test_missing_runs_come_first(with_runs, kernels, monkeypatch):
     assert current.status == "current"
 
 
+def test_other_settings_of_runs_make_stale(with_runs, kernels, monkeypatch):
+    rebuild.rebuild([], "quick")
+    assert reasons("toy/a") == []
+    with_runs.reverse()
+    assert reasons("toy/a") == []
+    other = papers.fedmps("digits", "local", seed=1, rounds=2, clients=9)
+    monkeypatch.setitem(papers.ARTEFACTS, "toy/a", lambda p: [other, with_runs[0]])
+    assert reasons("toy/a") == ["settings of runs changed"]
+    assert reasons("toy/a", rounds=30) == ["parameter rounds: 20 -> 30"]
+
+
 def test_a_failing_run_is_the_artefacts_failure(with_runs, kernels, monkeypatch):
     def diverge(specs, jobs):
         raise ArithmeticError("round 1: loss is nan\nof client 3")

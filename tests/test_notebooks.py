@@ -1,0 +1,121 @@
+"""Rules for notebooks, and equations in their three places."""
+
+import ast
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+from IPython.core.inputtransformer2 import TransformerManager
+
+from fedlib import artefacts, parameters, registry
+from fedlib.paths import NOTEBOOKS, PARAMS, ROOT
+
+LEARN = sorted(NOTEBOOKS.glob("learn/*.ipynb"))
+PAPERS = sorted(NOTEBOOKS.glob("papers/*/*.ipynb"))
+PRESETS = ["quick", "cpu", "paper"]
+FORBIDDEN = re.compile(
+    r"\.backward\(|optimi[sz]er\.step|sys\.path|!pip|%pip|[\"'](?:/|[A-Z]:\\)\w"
+)
+
+
+def names(paths: list[Path]) -> list[str]:
+    return [p.relative_to(NOTEBOOKS).as_posix() for p in paths]
+
+
+def read(name: str) -> nbformat.NotebookNode:
+    return nbformat.read(NOTEBOOKS / name, as_version=4)
+
+
+def code(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def test_there_are_notebooks():
+    assert {"learn/00_start_here.ipynb", "learn/01_one_round.ipynb"} <= set(
+        names(LEARN)
+    )
+    assert len(PAPERS) >= 3
+
+
+@pytest.mark.parametrize("name", names(LEARN + PAPERS))
+def test_rules(name):
+    notebook = read(name)
+    assert notebook.metadata.kernelspec.name == "python3"
+    assert (NOTEBOOKS / name).stat().st_size <= 600_000
+    parameters.declared(NOTEBOOKS / name)  # one tagged cell, literals only
+    for before, cell in zip(notebook.cells, notebook.cells[1:], strict=False):
+        if cell.cell_type == "code" and name.startswith("learn/"):
+            assert before.cell_type == "markdown", cell.source
+    for cell in code(notebook):
+        source = TransformerManager().transform_cell(cell.source)
+        assert not FORBIDDEN.search(cell.source), cell.source
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                length = (node.end_lineno or 0) - node.lineno + 1
+                assert length <= 5, f"{node.name} has {length} lines"
+        if "parameters" in cell.metadata.get("tags", []):
+            assert all("#" in line for line in cell.source.splitlines())
+        else:
+            lines = [line for line in cell.source.splitlines() if line.strip()]
+            assert len(lines) <= 20, cell.source
+
+
+@pytest.mark.parametrize("name", names(LEARN))
+def test_walkthroughs_keep_outputs_in_order(name):
+    cells = code(read(name))
+    assert [c.execution_count for c in cells] == list(range(1, len(cells) + 1))
+    for cell in cells:
+        assert all(o.get("name") != "stderr" for o in cell.outputs)
+        assert all(o.output_type != "error" for o in cell.outputs)
+
+
+@pytest.mark.parametrize("name", names(PAPERS))
+def test_artefact_notebooks_are_stripped(name):
+    for cell in code(read(name)):
+        assert cell.execution_count is None
+        assert cell.outputs == []
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("name", artefacts.names())
+def test_presets_fit_their_notebook_and_resolve_their_runs(name, preset):
+    """Unknown keys and wrong types are refused; every run is a legal spec."""
+    found = yaml.safe_load((PARAMS / preset / f"{name}.yaml").read_text())
+    assert set(found) <= set(
+        parameters.declared(NOTEBOOKS / "papers" / f"{name}.ipynb")
+    )
+    assert artefacts.prepare(name, preset).parameters["preset"] == preset
+
+
+def test_no_preset_without_a_notebook():
+    files = [p for preset in PRESETS for p in (PARAMS / preset).glob("*/*.yaml")]
+    found = {f"{p.parent.name}/{p.stem}" for p in files}
+    assert found == set(artefacts.names())
+
+
+@pytest.mark.parametrize(
+    "path",
+    [Path(module) for module in registry.METHODS.values()],
+    ids=str,
+)
+def test_equations_stand_in_table_file_and_notebook(path):
+    """Every number of the symbols table is tagged on a line of code, and taught."""
+    module = str(path)
+    text = (ROOT / (module.replace(".", "/") + ".py")).read_text()
+    docstring, body = text.split('"""', 2)[1:]
+    symbols = docstring.split("Box")[0]
+    numbers = set(re.findall(r"\((\d+)\)", symbols))
+    tags = set(re.findall(r"# Eq\. \((\d+)\)", body))
+    tags |= set(re.findall(r"# Eq\. \(\d+\), Eq\. \((\d+)\)", body))
+    assert numbers <= tags
+    notebook = NOTEBOOKS / "learn" / f"{module.rsplit('.', 1)[1]}.ipynb"
+    if module.startswith("fedlib.methods."):
+        assert numbers
+        words = "\n".join(
+            c.source
+            for c in read(f"learn/{notebook.name}").cells
+            if c.cell_type == "markdown"
+        )
+        assert numbers <= set(re.findall(r"Eq\. \((\d+)\)", words))
