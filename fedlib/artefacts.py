@@ -5,7 +5,6 @@ import difflib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ import fedlib
 from fedlib import papers, parameters, paths, registry
 from fedlib.data import DATASETS, load
 from fedlib.files import sha256, write_text
-from fedlib.sources import module_path, source_hashes
+from fedlib.sources import is_module, module_path, source_hashes
 from fedlib.spec import SettingError, Spec, suggestion
 
 PRESETS = ("quick", "cpu", "paper")
@@ -133,16 +132,9 @@ def _listed(values: Mapping[str, Any], what: str) -> list[str]:
     return [item for item in dict.fromkeys(found) if isinstance(item, str)]
 
 
-def _is_module(name: str) -> bool:
-    try:
-        return find_spec(name) is not None
-    except ModuleNotFoundError:  # its parent is a module without submodules
-        return False
-
-
 def _home(name: str) -> str:
     """Return the module behind ``fedlib.<name>``: itself, or where it is defined."""
-    if _is_module(f"fedlib.{name}"):
+    if is_module(f"fedlib.{name}"):
         return f"fedlib.{name}"
     return getattr(getattr(fedlib, name, None), "__module__", "fedlib")
 
@@ -165,7 +157,7 @@ def imported(notebook: Path) -> set[str]:
                 found |= {_home(alias.name) for alias in node.names}
             case ast.ImportFrom(module=str(module)) if module.startswith("fedlib."):
                 inner = {f"{module}.{alias.name}" for alias in node.names}
-                found |= {module} | {name for name in inner if _is_module(name)}
+                found |= {module} | {name for name in inner if is_module(name)}
             case ast.Import():
                 for alias in node.names:
                     if alias.name == "fedlib":
@@ -319,7 +311,7 @@ def _changes(then: dict, now: dict) -> list[tuple[str, tuple[str, str]]]:
 
 def _shown(module: str) -> str:
     """Return a module's file relative to the package, ``fedlib/methods/fedmps.py``."""
-    if not _is_module(module):
+    if not is_module(module):
         return module.replace(".", "/") + ".py"
     root = Path(str(fedlib.__file__)).resolve().parent.parent
     return module_path(module).resolve().relative_to(root).as_posix()

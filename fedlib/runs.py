@@ -22,7 +22,7 @@ from filelock import FileLock
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from fedlib import registry
 from fedlib.data import load
@@ -80,9 +80,14 @@ def _write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> 
         save_file(whole, temporary, metadata)
 
 
+def _result(spec: Spec, log: dict[str, Tensor]) -> Result:
+    """Return a result whose log has one order, whether computed or read."""
+    return Result(spec, key(spec), dict(sorted(log.items())))
+
+
 def _stored(spec: Spec) -> Result | None:
     found = _read(folder(spec) / "result.safetensors")
-    return None if found is None else Result(spec, key(spec), found[0])
+    return None if found is None else _result(spec, found[0])
 
 
 def pending(specs: list[Spec]) -> list[Spec]:
@@ -224,7 +229,7 @@ def run(spec: Spec) -> Result:
         _write(home / "result.safetensors", log, {"format": str(FORMAT)})
         for name in ("checkpoint.safetensors", "checkpoint-before.safetensors"):
             (home / name).unlink(missing_ok=True)
-    return Result(spec, key(spec), log)
+    return _result(spec, log)
 
 
 def jobs_default() -> int:

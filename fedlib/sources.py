@@ -21,14 +21,21 @@ def module_path(module: str) -> Path:
     return Path(found.origin)
 
 
+def is_module(name: str) -> bool:
+    """Return whether a dotted name is a module, and not something inside one."""
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # its parent is a module without submodules
+        return False
+
+
 def _imports(tree: ast.Module) -> set[str]:
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
-            if node.module == "fedlib":
-                names |= {f"fedlib.{alias.name}" for alias in node.names}
-            elif node.module.startswith("fedlib."):
-                names.add(node.module)
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            if node.module.split(".")[0] == "fedlib":
+                names |= {node.module} | {name for name in inner if is_module(name)}
     return names
 
 
