@@ -5,14 +5,15 @@ PRESET ?= quick
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: setup quickstart lab test unit nbval lint format types rebuild refresh bench clean
+.PHONY: setup quickstart lab test unit nbval lint format types rebuild twice ci
+.PHONY: refresh bench clean
 
 setup: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; name it with PYTHON=..."; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -e '.[dev]'
 	touch $@
 
@@ -48,6 +49,14 @@ types: setup
 
 rebuild: setup
 	$(BIN)/fedlib rebuild --preset $(PRESET)
+
+# A second rebuild has nothing to do.
+twice: rebuild
+	@second="$$($(BIN)/fedlib rebuild --preset $(PRESET))"; echo "$$second"; \
+	  echo "$$second" | grep -qx 'built 0, current [1-9][0-9]*, failed 0'
+
+# What .ci/run runs, step by step.
+ci: lint types twice test
 
 refresh: setup
 	FEDLIB_CI=1 $(BIN)/python tools/refresh_notebooks.py

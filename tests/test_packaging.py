@@ -1,5 +1,6 @@
 """The project's own files agree with each other."""
 
+import itertools
 import re
 import subprocess
 import tomllib
@@ -26,10 +27,18 @@ def called(text: str) -> set[str]:
 def test_versions_agree():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert PROJECT["version"] == fedlib.__version__ == citation["version"]
+    assert citation["preferred-citation"]["version"] == citation["version"]
 
 
 def test_dependencies_are_ranges():
-    assert all(">=" in need and "==" not in need for need in PROJECT["dependencies"])
+    extras = PROJECT["optional-dependencies"].values()
+    needs = [*PROJECT["dependencies"], *itertools.chain(*extras)]
+    assert all(re.fullmatch(r"[a-z0-9-]+>=[0-9.]+", need) for need in needs)
+
+
+def test_makefile_asks_for_the_same_python():
+    (floor,) = re.findall(r"version_info < \((\d+), (\d+)\)", MAKEFILE)
+    assert PROJECT["requires-python"] == ">=" + ".".join(floor)
 
 
 def test_conda_installs_the_same_package():
@@ -42,8 +51,34 @@ def test_conda_installs_the_same_package():
 
 @pytest.mark.parametrize("name", [".ci/run", ".github/workflows/ci.yml"])
 def test_ci_calls_makefile_targets(name):
-    targets = called((ROOT / name).read_text())
-    assert {"test", "lint", "types"} <= targets <= TARGETS
+    """Both run all that ``make ci`` runs, and no step is switched off."""
+    (steps,) = re.findall(r"^ci: (.*)$", MAKEFILE, re.MULTILINE)
+    text = (ROOT / name).read_text()
+    assert set(steps.split()) <= called(text) <= TARGETS
+    assert not re.search(r"if: false|continue-on-error|\|\| true", text)
+
+
+@pytest.mark.parametrize(
+    ("second", "passes"),
+    [
+        ("built 0, current 3, failed 0", True),
+        ("built 1, current 2, failed 0", False),
+        ("built 0, current 1, failed 2", False),
+        ("built 0, current 0, failed 0", False),
+    ],
+)
+def test_a_second_rebuild_must_do_nothing(tmp_path, second, passes):
+    (tmp_path / "bin").mkdir()
+    command = tmp_path / "bin" / "fedlib"
+    command.write_text(f"#!/bin/sh\necho '{second}'\n")
+    command.chmod(0o755)
+    (tmp_path / ".installed").touch()
+    done = subprocess.run(
+        ["make", "--silent", "twice", f"VENV={tmp_path}", "PYTHON=false"],
+        cwd=ROOT,
+        check=False,
+    )
+    assert (done.returncode == 0) == passes
 
 
 def test_precommit_is_ci_lint():
@@ -58,6 +93,15 @@ def test_readme_commands_exist():
     assert {"quickstart", "test"} <= called(code) <= TARGETS
     for folder in re.findall(r"^\| `([a-z.]+)/` \|", readme, re.MULTILINE):
         assert (ROOT / folder).is_dir(), folder
+
+
+def test_readme_is_complete():
+    """Its pictures and links are there, and no mark waits for a number."""
+    readme = (ROOT / "README.md").read_text()
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", readme)
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
+    assert re.findall(r"@[A-Z]+@", readme) == []
 
 
 def test_no_absolute_path_is_tracked():
