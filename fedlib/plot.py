@@ -112,6 +112,9 @@ COUNTS = ListedColormap(mpl.colormaps["Blues"](np.linspace(0.12, 1, 256)))
 
 def use_style() -> None:
     """Set the look of figures that a notebook draws by itself."""
+    # Jupyter's backend turns interactive drawing on when it loads. Loaded inside one of
+    # the contexts below, it would be turned off again, and later figures not be shown.
+    plt.switch_backend(mpl.get_backend())
     plt.rcParams.update(RC)
 
 

@@ -70,6 +70,8 @@ def test_walkthroughs_keep_outputs_in_order(name):
     for cell in cells:
         assert all(o.get("name") != "stderr" for o in cell.outputs)
         assert all(o.output_type != "error" for o in cell.outputs)
+        shown = [o for o in cell.outputs if "image/png" in o.get("data", {})]
+        assert bool(shown) == ("fig, " in cell.source), cell.source
 
 
 @pytest.mark.parametrize("name", names(PAPERS))
