@@ -61,7 +61,8 @@ def against(runs: pd.DataFrame, method: str, value: str) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        dataset, method, mean, sd, seeds; p and star of the two-sided rank-sum test
+        dataset, method, mean, sd, seeds; where there are two seeds or more, p and star of
+        the two-sided rank-sum test
         (normal approximation), Cliff's delta of ``method`` over the row's method and
         its size in words. FedMPS sheet, section 7: with three seeds each, a star means
         complete separation and nothing else.
@@ -71,7 +72,7 @@ def against(runs: pd.DataFrame, method: str, value: str) -> pd.DataFrame:
     for row in table.itertuples():
         mine = runs[(runs.dataset == row.dataset) & (runs.method == row.method)][value]
         best = runs[(runs.dataset == row.dataset) & (runs.method == method)][value]
-        if row.method == method or min(len(mine), len(best)) == 0:
+        if row.method == method or min(len(mine), len(best)) < 2:
             found.append({})
             continue
         c = compare(best, mine)
@@ -156,7 +157,7 @@ def message_fields(results: Sequence[Result], number: int = 2) -> pd.DataFrame:
     for result in results:
         sent = result.payload().query("round == @number").drop(columns="round")
         parts.append(sent.assign(method=result.spec.method))
-    frame = pd.concat(parts, ignore_index=True)
+    frame = pd.concat(parts, ignore_index=True).astype({"floats": int, "ints": int})
     return frame[["method", "direction", "field", "floats", "ints"]]
 
 

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import platform
+import sys
 import time
 import warnings
 from collections import defaultdict
@@ -107,10 +108,14 @@ def _one_thread() -> Iterator[None]:
 
 
 def progress_off() -> bool:
-    """Return whether progress bars are off (``FEDLIB_PROGRESS=none`` or CI mode)."""
-    return os.environ.get("FEDLIB_PROGRESS") == "none" or bool(
-        os.environ.get("FEDLIB_CI")
-    )
+    """Return whether progress bars are off.
+
+    They are under ``FEDLIB_PROGRESS=none``, in CI mode, and where nobody watches:
+    neither a terminal nor a notebook.
+    """
+    watched = sys.stderr.isatty() or "ipykernel" in sys.modules
+    silent = os.environ.get("FEDLIB_PROGRESS") == "none" or "FEDLIB_CI" in os.environ
+    return silent or not watched
 
 
 class _Log:
