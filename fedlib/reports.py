@@ -61,11 +61,10 @@ def against(runs: pd.DataFrame, method: str, value: str) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        dataset, method, mean, sd, seeds; where there are two seeds or more, p and star of
-        the two-sided rank-sum test
-        (normal approximation), Cliff's delta of ``method`` over the row's method and
-        its size in words. FedMPS sheet, section 7: with three seeds each, a star means
-        complete separation and nothing else.
+        dataset, method, mean, sd, seeds; with two seeds or more also p and star of the
+        two-sided rank-sum test (normal approximation), and Cliff's delta of ``method``
+        over the row's method with its size in words. With three seeds each, a star
+        means complete separation and nothing else.
     """
     table = over_seeds(runs, value)
     found = []
