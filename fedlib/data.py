@@ -13,8 +13,10 @@ import os
 import shutil
 import tempfile
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -22,7 +24,7 @@ import numpy as np
 import pandas as pd
 import torch
 from filelock import FileLock
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from sklearn.datasets import load_digits
@@ -36,6 +38,15 @@ from fedlib.rng import generator
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png"}
 SPLITS = ("train", "test")
+DAMAGE = (  # what readers raise on a file that is cut off or something else
+    AssertionError,
+    EOFError,
+    RuntimeError,
+    ValueError,
+    gzip.BadGzipFile,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 class DataError(FileNotFoundError):
@@ -69,7 +80,6 @@ class Raw(NamedTuple):
     train_y: list
     test_x: Tensor
     test_y: list
-    classes: tuple[str, ...] | None  # None: the labels themselves
     title: str
 
 
@@ -84,7 +94,9 @@ class Entry(NamedTuple):
     augment: Augment | None
     per_class: tuple[list[int], list[int]]  # official counts, train and test
     place: str  # where a person puts the files
-    download: Callable[[Path], object] | None
+    page: str = ""  # origin and licence
+    origin: Any = None  # torchvision's class that downloads it
+    files: tuple[str, ...] = ()  # all of these are needed, each plain or with .gz
 
 
 def map_labels(raw: Iterable) -> tuple[Tensor, tuple[str, ...]]:
@@ -106,27 +118,34 @@ def map_labels(raw: Iterable) -> tuple[Tensor, tuple[str, ...]]:
     return torch.tensor([place[v] for v in values]), tuple(str(n) for n in names)
 
 
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn what a reader raises on a damaged file into a message that names it."""
+    try:
+        yield
+    except DAMAGE as error:
+        reason = str(error) or type(error).__name__
+        raise DataError(
+            f"{path} is damaged ({reason}); replace it, or remove it and fetch again"
+        ) from error
+
+
 # MNIST family: IDX files, gzipped or not
 
-IDX_FILES = [
-    f"{part}-{kind}"
-    for part in ("train", "t10k")
-    for kind in ("images-idx3-ubyte", "labels-idx1-ubyte")
-]
+
+def _idx_files(folder: str) -> tuple[str, ...]:
+    kinds = ("images-idx3-ubyte", "labels-idx1-ubyte")
+    return tuple(f"{folder}/raw/{s}-{k}" for s in ("train", "t10k") for k in kinds)
+
+
+def _plain_or_gz(root: Path, name: str) -> list[Path]:
+    return [p for p in (root / name, root / f"{name}.gz") if p.exists()][:1]
 
 
 def _find_idx(folder: str) -> Callable[[Path], list[Path]]:
     def find(root: Path) -> list[Path]:
-        found = []
-        for name in IDX_FILES:
-            for path in (
-                root / folder / "raw" / name,
-                root / folder / "raw" / f"{name}.gz",
-            ):
-                if path.exists():
-                    found.append(path)
-                    break
-        return found if len(found) == len(IDX_FILES) else []
+        found = [_plain_or_gz(root, name) for name in _idx_files(folder)]
+        return [path for paths in found for path in paths] if all(found) else []
 
     return find
 
@@ -136,23 +155,23 @@ def _read_idx(title: str) -> Callable[[list[Path]], Raw]:
         parts = []
         with tempfile.TemporaryDirectory() as scratch:
             for path in paths:
-                plain = path
-                if path.suffix == ".gz":
-                    plain = Path(scratch) / path.stem
-                    with gzip.open(path) as packed, open(plain, "wb") as out:
-                        shutil.copyfileobj(packed, out)
                 images = "images" in path.name
                 reader = (
                     tv.mnist.read_image_file if images else tv.mnist.read_label_file
                 )
-                parts.append(reader(str(plain)))
+                with _reading(path):
+                    plain = path
+                    if path.suffix == ".gz":
+                        plain = Path(scratch) / path.stem
+                        with gzip.open(path) as packed, open(plain, "wb") as out:
+                            shutil.copyfileobj(packed, out)
+                    parts.append(reader(str(plain)))
         train_x, train_y, test_x, test_y = parts
         return Raw(
             train_x.unsqueeze(1),
             train_y.tolist(),
             test_x.unsqueeze(1),
             test_y.tolist(),
-            None,
             title,
         )
 
@@ -174,15 +193,18 @@ def _find_cifar10(root: Path) -> list[Path]:
 
 def _read_cifar10(paths: list[Path]) -> Raw:
     (path,) = paths
-    if path.name != "cifar-10-batches-py":
-        return read_image_tree(
-            path, "CIFAR-10 (JPEG)" if "jpeg" in path.name else "CIFAR-10"
-        )
-    parts = []
-    for train in (True, False):
-        split = tv.CIFAR10(str(path.parent), train=train, download=False)
-        parts += [torch.from_numpy(split.data).permute(0, 3, 1, 2), list(split.targets)]
-    return Raw(parts[0], parts[1], parts[2], parts[3], tuple(split.classes), "CIFAR-10")
+    with _reading(path):
+        if path.name != "cifar-10-batches-py":
+            title = "CIFAR-10 (JPEG)" if "jpeg" in path.name else "CIFAR-10"
+            return read_image_tree(path, title)
+        parts = []
+        for train in (True, False):
+            split = tv.CIFAR10(str(path.parent), train=train, download=False)
+            parts += [
+                torch.from_numpy(split.data).permute(0, 3, 1, 2),
+                [split.classes[label] for label in split.targets],
+            ]
+    return Raw(parts[0], parts[1], parts[2], parts[3], "CIFAR-10")
 
 
 def _members(path: Path) -> Iterator[tuple[str, Callable[[], object]]]:
@@ -226,7 +248,7 @@ def read_image_tree(path: Path, title: str) -> Raw:
                         f"{path.name}: {name} is {image.size}, the others are {size}"
                     )
                 images[parts[-3]].append(np.asarray(image.convert("RGB")))
-        except (UnidentifiedImageError, OSError) as error:
+        except (OSError, SyntaxError, ValueError) as error:  # as Pillow raises them
             if isinstance(error, DataError):
                 raise
             raise DataError(f"{path.name}: {name} is not a readable image") from error
@@ -235,7 +257,7 @@ def read_image_tree(path: Path, title: str) -> Raw:
         if not images[split]:
             raise DataError(f"{path.name}: no images under {split}/<class>/")
     arrays = [torch.from_numpy(np.stack(images[s])).permute(0, 3, 1, 2) for s in SPLITS]
-    return Raw(arrays[0], labels["train"], arrays[1], labels["test"], None, title)
+    return Raw(arrays[0], labels["train"], arrays[1], labels["test"], title)
 
 
 # Embedded and generated
@@ -251,7 +273,7 @@ def _read_digits(paths: list[Path]) -> Raw:
     rows = [torch.nonzero(y == c).flatten() for c in range(10)]
     train = torch.cat([r[: len(r) * 3 // 4] for r in rows]).sort().values
     test = torch.cat([r[len(r) * 3 // 4 :] for r in rows]).sort().values
-    return Raw(x[train], y[train].tolist(), x[test], y[test].tolist(), None, "digits")
+    return Raw(x[train], y[train].tolist(), x[test], y[test].tolist(), "digits")
 
 
 def _read_noise(paths: list[Path]) -> Raw:
@@ -259,7 +281,7 @@ def _read_noise(paths: list[Path]) -> Raw:
     draw = generator(0, "noise dataset")
     x = torch.randint(0, 256, (2400, 3, 32, 32), generator=draw).to(torch.uint8)
     y = (torch.arange(2400) % 10).tolist()
-    return Raw(x[:2000], y[:2000], x[2000:], y[2000:], None, "noise")
+    return Raw(x[:2000], y[:2000], x[2000:], y[2000:], "noise")
 
 
 def _always(root: Path) -> list[Path]:
@@ -285,7 +307,6 @@ DATASETS = {
         augment=None,
         per_class=DIGITS_COUNTS,
         place="comes with scikit-learn",
-        download=None,
     ),
     "noise": Entry(
         title="noise",
@@ -296,7 +317,6 @@ DATASETS = {
         augment=None,
         per_class=([200] * 10, [40] * 10),
         place="is generated",
-        download=None,
     ),
     "mnist": Entry(
         title="MNIST",
@@ -307,7 +327,9 @@ DATASETS = {
         augment=None,
         per_class=MNIST_COUNTS,
         place="MNIST/raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz]",
-        download=lambda root: tv.MNIST(str(root), download=True),
+        page="https://huggingface.co/datasets/ylecun/mnist",
+        origin=tv.MNIST,
+        files=_idx_files("MNIST"),
     ),
     "fashion": Entry(
         title="Fashion-MNIST",
@@ -318,7 +340,9 @@ DATASETS = {
         augment=None,
         per_class=([6000] * 10, [1000] * 10),
         place="FashionMNIST/raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz]",
-        download=lambda root: tv.FashionMNIST(str(root), download=True),
+        page="https://github.com/zalandoresearch/fashion-mnist",
+        origin=tv.FashionMNIST,
+        files=_idx_files("FashionMNIST"),
     ),
     "cifar10": Entry(
         title="CIFAR-10",
@@ -330,7 +354,8 @@ DATASETS = {
         per_class=([5000] * 10, [1000] * 10),
         place="cifar-10-batches-py/, or images as cifar10/{train,test}/<class>/, or "
         "those folders in cifar10-jpeg.zip",
-        download=lambda root: tv.CIFAR10(str(root), download=True),
+        page="https://www.cs.toronto.edu/~kriz/cifar.html",
+        origin=tv.CIFAR10,
     ),
 }
 
@@ -349,15 +374,32 @@ def _locate(name: str) -> list[Path]:
     return []
 
 
+def _shallow(source: Path) -> list[Path]:
+    """Return a source and, of a folder, two levels: their times tell of new files."""
+    return [source, *sorted(source.glob("*")), *sorted(source.glob("*/*"))]
+
+
 def _decoded_path(name: str, sources: list[Path]) -> Path:
     """Return the cache file of a source; another source has another file."""
-    facts = [(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in sources]
+    parts = [p for source in sources for p in _shallow(source)]
+    facts = [(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in parts]
     mark = hashlib.sha256(json.dumps([2, facts]).encode()).hexdigest()[:12]
     return cache_dir() / "decoded" / f"{name}-{mark}.safetensors"
 
 
+def _fingerprint(parts: Iterable[Tensor]) -> str:
+    content = hashlib.sha256()
+    for part in parts:
+        content.update(part.numpy().tobytes())
+    return content.hexdigest()[:16]
+
+
 def _decode(name: str, sources: list[Path], path: Path) -> None:
     raw = DATASETS[name].read(sources)
+    for split in SPLITS:
+        images, labels = (len(getattr(raw, f"{split}_{kind}")) for kind in "xy")
+        if images != labels:
+            raise DataError(f"{raw.title}: {images} {split} images, {labels} labels")
     mapped, names = map_labels([*raw.train_y, *raw.test_y])
     tensors = {
         "train_x": raw.train_x.contiguous(),
@@ -365,13 +407,10 @@ def _decode(name: str, sources: list[Path], path: Path) -> None:
         "test_x": raw.test_x.contiguous(),
         "test_y": mapped[len(raw.train_y) :].clone(),
     }
-    content = hashlib.sha256()
-    for part in tensors.values():
-        content.update(part.numpy().tobytes())
     metadata = {
         "title": raw.title,
-        "classes": json.dumps(raw.classes or names),
-        "fingerprint": content.hexdigest()[:16],
+        "classes": json.dumps(names),
+        "fingerprint": _fingerprint(tensors.values()),
     }
     with atomic_write(path) as temporary:
         save_file(tensors, temporary, metadata)
@@ -399,6 +438,16 @@ def _open(name: str, path: Path) -> Dataset:
     )
 
 
+def _gaps(entry: Entry) -> str:
+    """Return which files are missing where some of them are."""
+    told = ""
+    for root in data_dirs():
+        gaps = [name for name in entry.files if not _plain_or_gz(root, name)]
+        if 0 < len(gaps) < len(entry.files):
+            told += f" {root} lacks {', '.join(gaps)}."
+    return told
+
+
 def load(name: str) -> Dataset:
     """Return a data set, decoding it into the cache when it is new.
 
@@ -406,6 +455,7 @@ def load(name: str) -> Dataset:
     ------
     DataError
         Not found: says what is missing, where it was looked for and how to get it.
+        Damaged: names the file.
     ValueError
         Unknown name.
     """
@@ -414,9 +464,9 @@ def load(name: str) -> Dataset:
     if not sources:
         looked = ", ".join(str(root) for root in data_dirs())
         raise DataError(
-            f"{entry.title} is not here. Looked in: {looked}. Put {entry.place} into "
-            "one of them (FEDLIB_DATA names the first), or run: "
-            f"fedlib data fetch {name}"
+            f"{entry.title} is not here. Looked in: {looked}.{_gaps(entry)} "
+            f"Put {entry.place} into one of them (FEDLIB_DATA names the first), or "
+            f"run: fedlib data fetch {name}. Origin and licence: {entry.page}"
         )
     path = _decoded_path(name, sources)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -431,6 +481,14 @@ def load(name: str) -> Dataset:
             return _open(name, path)
 
 
+def _urls(origin: Any) -> str:
+    """Return what torchvision would download, with hashes."""
+    if issubclass(origin, tv.MNIST):
+        files = ", ".join(f"{file} (md5 {md5})" for file, md5 in origin.resources)
+        return f"{files} from {' or '.join(origin.mirrors)}"
+    return f"{origin.url} (md5 {origin.tgz_md5})"
+
+
 def fetch(name: str) -> Path:
     """Download a data set with torchvision and return the folder that holds it.
 
@@ -443,18 +501,18 @@ def fetch(name: str) -> Path:
         ``FEDLIB_OFFLINE`` is set, every mirror failed, or nothing is to be downloaded.
     """
     entry = _entry(name)
-    if entry.download is None:
+    if entry.origin is None:
         raise DataError(f"{entry.title} {entry.place}; there is nothing to fetch")
-    if os.environ.get("FEDLIB_OFFLINE"):
+    if os.environ.get("FEDLIB_OFFLINE", "0") != "0":
         raise DataError(
             f"{entry.title}: FEDLIB_OFFLINE is set; put {entry.place} into "
-            f"{data_dirs()[0]}"
+            f"{data_dirs()[0]}. A machine with a network gets {_urls(entry.origin)}"
         )
     target = cache_dir() / "data"
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target, prefix=".fetch-") as scratch:
         try:
-            entry.download(Path(scratch))
+            entry.origin(scratch, download=True)
         except (OSError, RuntimeError, EOFError, zipfile.BadZipFile) as error:
             raise DataError(
                 f"{entry.title}: download failed ({error}); nothing kept"
@@ -471,7 +529,8 @@ def status() -> pd.DataFrame:
     rows = []
     for name, entry in DATASETS.items():
         sources = _locate(name)
-        size = sum(p.stat().st_size for p in sources if p.is_file())
+        files = [p for source in sources for p in (source, *source.rglob("*"))]
+        size = sum(p.stat().st_size for p in files if p.is_file())
         where = (
             entry.place if entry.find is _always else str(sources[0]) if sources else ""
         )
@@ -482,12 +541,27 @@ def status() -> pd.DataFrame:
 def check(name: str) -> pd.DataFrame:
     """Return images per class and split, compared with the official counts.
 
+    A decoded file whose content is not what was written is decoded again first.
+
     Raises
     ------
     DataError
         A count differs; all differences are listed.
     """
     data, wanted = load(name), DATASETS[name].per_class
+    if _fingerprint((data.train_x, data.train_y, data.test_x, data.test_y)) != (
+        data.fingerprint
+    ):
+        _decoded_path(name, _locate(name)).unlink()
+        _open.cache_clear()
+        data = load(name)
+    if len(data.classes) != len(wanted[0]):
+        raise DataError(
+            f"{data.title}: {len(data.classes)} classes ({', '.join(data.classes)}) "
+            f"instead of {len(wanted[0])}; {len(data.train_y)} training images instead "
+            f"of {sum(wanted[0])}, {len(data.test_y)} test images instead of "
+            f"{sum(wanted[1])}"
+        )
     rows, wrong = [], []
     for split, y, counts in zip(
         SPLITS, (data.train_y, data.test_y), wanted, strict=True

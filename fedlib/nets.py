@@ -203,4 +203,6 @@ def build(name: str, shape: tuple[int, int, int], classes: int) -> Net:
     builder, needed = NETS[name]
     if any(n not in (None, s) for n, s in zip(needed, shape, strict=True)):
         raise ValueError(f"net {name}: images are {shape}, expected {needed}")
-    return Net(name, builder(shape, classes), shape, classes)
+    with torch.random.fork_rng(devices=[]):  # layers draw weights that nobody uses
+        module = builder(shape, classes)
+    return Net(name, module, shape, classes)

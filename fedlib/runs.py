@@ -150,7 +150,8 @@ def _resume(home: Path, fed: Federation) -> tuple[tuple[int, Tree, Tree] | None,
     """Return where to go on, from the newest readable checkpoint."""
     for name in ("checkpoint.safetensors", "checkpoint-before.safetensors"):
         found = _read(home / name)
-        if found is None:
+        if found is None:  # a damaged one must not take the place of the one before
+            (home / name).unlink(missing_ok=True)
             continue
         tensors, metadata = found
         server, mine = fed.method.init(fed.ctx)

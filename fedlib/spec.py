@@ -113,8 +113,10 @@ class Spec(BaseModel):
         """Fill in and check the method's hyper-parameters."""
         if isinstance(values, dict) and isinstance(values.get("method"), str):
             hp = method_record(values["method"]).hp
-            given = values.get("hp") or {}
-            return {**values, "hp": validated(hp, given).model_dump()}
+            given = values.get("hp")
+            given = {} if given is None else given
+            if isinstance(given, dict):
+                return {**values, "hp": validated(hp, given).model_dump()}
         return values
 
     @classmethod
