@@ -44,8 +44,7 @@ class Models(NamedTuple):
 def scores(out: Out, owns: Tensor, protos: Protos) -> dict[str, Tensor]:
     """Return scores ``[B, C]`` under every rule for one client.
 
-    A client whose own classes all lack a prototype is read out by its head
-    (FedMPS sheet, edge case 8).
+    A client whose own classes all lack a prototype is read out by its head.
     """
     by_nearest = nearest(out.high, protos)
     own_nearest = torch.where(owns, by_nearest, float("-inf"))
