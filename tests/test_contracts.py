@@ -4,6 +4,7 @@ A method joins by its line in the registry; what it reduces to and which knob mo
 weights stand in ``KNOBS``.
 """
 
+import copy
 from dataclasses import replace
 from itertools import islice
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from fedlib import readouts, registry
+from fedlib import nets, readouts, registry
 from fedlib.local import Losses, Training, train_local
 from fedlib.losses import cross_entropy
 from fedlib.method import NonFiniteError, Round, rounds
@@ -70,12 +71,14 @@ def test_same_generator_same_bits_and_inputs_stay(name):
     assert moved > 0
 
 
-@pytest.mark.parametrize("chunk", [1, 3])
+@pytest.mark.parametrize("chunk", [1, 7])
 @pytest.mark.parametrize("name", METHODS)
 def test_chunk_size_does_not_matter(name, chunk):
-    assert_same(
-        play(name, 3)[-1].mine, play(name, 3, chunk=chunk)[-1].mine, rtol=0, atol=1e-5
-    )
+    """Twenty clients of unequal size: one at a time, seven, and all at once."""
+    sizes = [8 + 3 * (k % 5) for k in range(20)]
+    together = play(name, 2, sizes=sizes)[-1]
+    apart = play(name, 2, sizes=sizes, chunk=chunk)[-1]
+    assert_same(together.mine, apart.mine, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -258,6 +261,34 @@ def test_the_cohort_equals_a_plain_loop(drop_last):
     for client, wanted in enumerate(plain_loop(ctx, state, shards, training, 2)):
         for key, value in wanted.items():
             torch.testing.assert_close(found[key][client], value, rtol=0, atol=2e-6)
+
+
+def test_batchnorm_statistics_are_each_clients_own():
+    """A net with BatchNorm: weights, statistics and counters as in a plain loop."""
+    method = registry.method("local")
+    shards = toy_shards([24, 9])
+    net = nets.build("fashion_cnn", (1, 8, 8), 4)
+    training = Training(learning_rate=0.1, drop_last=False)  # 8, 8, 8 beside 8, 1
+    ctx = replace(toy_context(method, 2), round=1, net=net, training=training)
+    state = ctx.init_clients(False)
+
+    def loss(weights, x, y, extra):
+        logits = ctx.net(weights, x, train=True).logits
+        return Losses(cross_entropy(logits, y), {}, {})
+
+    found = ctx.train(state, shards, loss).state
+    for client, mine in enumerate(shards.index):
+        module = copy.deepcopy(net.module).train()
+        module.load_state_dict({k: v[client] for k, v in state.items()})
+        optimiser = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.5)
+        order = mine[torch.randperm(len(mine), generator=ctx.random("batches", client))]
+        for rows in order.split(8):
+            optimiser.zero_grad()
+            out = module(shards.x[rows])
+            torch.nn.functional.cross_entropy(out.logits, shards.y[rows]).backward()
+            optimiser.step()
+        for key, value in module.state_dict().items():
+            torch.testing.assert_close(found[key][client], value, rtol=0, atol=1e-5)
 
 
 def test_adam_keeps_each_clients_moments_when_others_retire():
