@@ -23,6 +23,8 @@ Readings
     update (released code, default); ``collection="eval"`` computes them after training.
     A class that a dropped last batch removed is computed after training.
     Merging: weighted by samples (Eq. 6), or ``weighting="uniform"`` (released code).
+    First weights: each client's own draw (FedMPS's released code), or one draw for all
+    with ``common_init=True``.
     Prediction: nearest global prototype among the client's own classes.
 """
 

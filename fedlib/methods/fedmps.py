@@ -38,6 +38,8 @@ Readings
     update (released code, default); ``collection="eval"`` computes them after training.
     A class without a global prototype: the sample's own detached embedding stands in
     (released code, default) or ``missing="drop"`` leaves that element out of V.
+    First weights: each client's own draw (released code, default), or one draw for all
+    with ``common_init=True``.
     Before the first broadcast the contrastive and soft terms are 0.
 """
 
