@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._C import _functorch
 
 
 def batched_by(plain: Callable[..., Tensor], rule: Callable[..., tuple]) -> Callable:
@@ -33,34 +34,26 @@ def batched_by(plain: Callable[..., Tensor], rule: Callable[..., tuple]) -> Call
 
         @staticmethod
         def setup_context(ctx, inputs, output):
-            ctx.constants = [None if isinstance(a, Tensor) else a for a in inputs]
-            ctx.is_tensor = [isinstance(a, Tensor) for a in inputs]
-            ctx.save_for_backward(*(a for a in inputs if isinstance(a, Tensor)))
-
-        @staticmethod
-        def backward(ctx, *grads):
-            # One client only: under vmap, autograd differentiates the rule itself.
-            saved = iter(ctx.saved_tensors)
-            args = [
-                next(saved).detach().requires_grad_(need) if tensor else constant
-                for tensor, constant, need in zip(
-                    ctx.is_tensor, ctx.constants, ctx.needs_input_grad, strict=True
-                )
-            ]
-            wanted = [
-                a
-                for a, need in zip(args, ctx.needs_input_grad, strict=True)
-                if need and isinstance(a, Tensor)
-            ]
-            with torch.enable_grad():
-                found = iter(torch.autograd.grad(plain(*args), wanted, grads))
-            return tuple(next(found) if need else None for need in ctx.needs_input_grad)
+            """Save nothing: autograd differentiates the rule itself."""
 
         @staticmethod
         def vmap(info, in_dims, *args):
             return rule(info.batch_size, in_dims, *args)
 
-    return Op.apply
+    def call(*args) -> Tensor:
+        return Op.apply(*args) if _over_clients(args) else plain(*args)
+
+    return call
+
+
+def _over_clients(args: tuple) -> bool:
+    """Return whether a ``vmap`` is the innermost transform and maps an argument."""
+    innermost = _functorch.peek_interpreter_stack()
+    return (
+        innermost is not None
+        and innermost.key() == _functorch.TransformType.Vmap
+        and any(isinstance(a, Tensor) and _functorch.is_batchedtensor(a) for a in args)
+    )
 
 
 def _clients_at(x: Tensor, dim: int | None, clients: int, to: int) -> Tensor:
@@ -75,25 +68,28 @@ def _as_channels(x: Tensor) -> Tensor:
     return x.flatten(1, 2).contiguous(memory_format=torch.channels_last)
 
 
-def _conv(x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
-    return F.conv2d(x, weight, bias, padding=padding)
+def _conv(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int
+) -> Tensor:
+    return F.conv2d(x, weight, bias, stride, padding)
 
 
-def _conv_rule(clients, in_dims, x, weight, bias, padding):
+def _conv_rule(clients, in_dims, x, weight, bias, stride, padding):
     weight = _clients_at(weight, in_dims[1], clients, 0).flatten(0, 1)
-    bias = _clients_at(bias, in_dims[2], clients, 0).flatten(0, 1)
+    if bias is not None:
+        bias = _clients_at(bias, in_dims[2], clients, 0).flatten(0, 1)
     x = _as_channels(_clients_at(x, in_dims[0], clients, 1))
     weight = weight.contiguous(memory_format=torch.channels_last)
-    out = F.conv2d(x, weight, bias, padding=padding, groups=clients)
+    out = F.conv2d(x, weight, bias, stride, padding, groups=clients)
     return out.unflatten(1, (clients, -1)), 1
 
 
-def _pool(x: Tensor, size: int) -> Tensor:
-    return F.max_pool2d(x, size)
+def _pool(x: Tensor, size: int, stride: int, padding: int) -> Tensor:
+    return F.max_pool2d(x, size, stride, padding)
 
 
-def _pool_rule(clients, in_dims, x, size):
-    out = F.max_pool2d(_as_channels(x.movedim(in_dims[0], 1)), size)
+def _pool_rule(clients, in_dims, x, size, stride, padding):
+    out = F.max_pool2d(_as_channels(x.movedim(in_dims[0], 1)), size, stride, padding)
     return out.unflatten(1, (clients, -1)), 1
 
 
@@ -102,6 +98,41 @@ def _linear_rule(clients, in_dims, x, weight, bias):
     weight = _clients_at(weight, in_dims[1], clients, 0)
     bias = _clients_at(bias, in_dims[2], clients, 0)
     return torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2)), 0
+
+
+def _batch_norm(
+    x: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Tensor:
+    return F.batch_norm(x, mean, var, weight, bias, training, momentum, eps)
+
+
+def _batch_norm_rule(
+    clients, in_dims, x, mean, var, weight, bias, training, momentum, eps
+):
+    held = (mean, var)
+    if training and None in in_dims[1:3]:
+        raise ValueError("batch_norm: clients that train need statistics of their own")
+    mean, var, weight, bias = (
+        _clients_at(a, dim, clients, 0).flatten()
+        for a, dim in zip((mean, var, weight, bias), in_dims[1:5], strict=True)
+    )
+    x = _as_channels(_clients_at(x, in_dims[0], clients, 1))
+    out = F.batch_norm(x, mean, var, weight, bias, training, momentum, eps)
+    if training:
+        for before, after, dim in zip(held, (mean, var), in_dims[1:3], strict=True):
+            rows = before.movedim(dim, 0)
+            if not rows.is_contiguous():  # flatten made a copy
+                rows.copy_(after.unflatten(0, (clients, -1)))
+    # Not a view to autograd: blocks write into it (ReLU, the sum with the shortcut),
+    # and a write into a view costs a copy of its base.
+    return torch._unsafe_view(out, (len(out), clients, -1, *out.shape[2:])), 1
 
 
 def _cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
@@ -131,29 +162,65 @@ def _dropout_mask_rule(clients, in_dims, like, key, rate):
 
 conv2d = batched_by(_conv, _conv_rule)
 max_pool2d = batched_by(_pool, _pool_rule)
+batch_norm = batched_by(_batch_norm, _batch_norm_rule)
 linear = batched_by(F.linear, _linear_rule)
 cross_entropy = batched_by(_cross_entropy, _cross_entropy_rule)
 dropout_mask = batched_by(_dropout_mask, _dropout_mask_rule)
 
 
 class Conv2d(nn.Conv2d):
-    """``torch.nn.Conv2d`` with stride 1 and a batching rule."""
+    """``torch.nn.Conv2d`` with one stride, one padding and a batching rule."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[B, C, H, W]`` to ``[B, C', H', W']``."""
-        return conv2d(x, self.weight, self.bias, self.padding[0])
+        stride, padding = self.stride[0], int(self.padding[0])
+        return conv2d(x, self.weight, self.bias, stride, padding)
 
 
 class MaxPool2d(nn.Module):
     """Max-pooling over ``size`` x ``size`` windows with stride ``size``."""
 
-    def __init__(self, size: int = 2):
+    def __init__(self, size: int = 2, stride: int | None = None, padding: int = 0):
         super().__init__()
         self.size = size
+        self.stride = stride or size
+        self.padding = padding
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map ``[B, C, H, W]`` to ``[B, C, H // size, W // size]``."""
-        return max_pool2d(x, self.size)
+        """Map ``[B, C, H, W]`` to ``[B, C, H', W']``."""
+        return max_pool2d(x, self.size, self.stride, self.padding)
+
+
+class GlobalAvgPool2d(nn.Module):
+    """The mean of every map, at any image size (``torch`` maps it fast by itself)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``[B, C, H, W]`` to ``[B, C]``."""
+        return x.mean((-2, -1))
+
+
+class BatchNorm2d(nn.BatchNorm2d):
+    """``torch.nn.BatchNorm2d`` with a batching rule."""
+
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+    momentum: float
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``[B, C, H, W]`` to the same shape; statistics move in train mode."""
+        if self.training:
+            self.num_batches_tracked.add_(1)
+        return batch_norm(
+            x,
+            self.running_mean,
+            self.running_var,
+            self.weight,
+            self.bias,
+            self.training,
+            self.momentum,
+            self.eps,
+        )
 
 
 class Linear(nn.Linear):

@@ -7,45 +7,64 @@ states stacked along a leading axis.
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from itertools import pairwise
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
+from torchvision.models import resnet
 
-from fedlib.layers import Conv2d, Dropout, Linear, MaxPool2d
+from fedlib.layers import (
+    BatchNorm2d,
+    Conv2d,
+    Dropout,
+    GlobalAvgPool2d,
+    Linear,
+    MaxPool2d,
+)
 
 State = dict[str, Tensor]
+Parts = tuple[nn.Module, nn.Module, nn.Module]  # low encoder, high encoder, head
 
 
 class Out(NamedTuple):
     """What a forward pass returns for a batch of B samples."""
 
-    low: Tensor  # [B, d_low] unit vectors: the flattened low-level map (z^l)
-    high: Tensor  # [B, d_high] unit vectors: the embedding that the head sees (z^h)
+    low: Tensor  # [B, d_low] the flattened low-level map
+    high: Tensor  # [B, d_high] the embedding that the head sees
     logits: Tensor  # [B, C]
 
 
 class TwoLevel(nn.Module):
-    """Low encoder, high encoder and head, with both embeddings L2-normalised.
+    """Low encoder, high encoder and head.
 
     The low embedding is a side output: the high encoder continues from the map before
-    normalisation. The head sees the *normalised* high embedding (FedMPS, Section IV-A3
-    and its released code); every method runs on this same forward pass.
+    normalisation. Every method runs on this same forward pass.
+
+    Parameters
+    ----------
+    unit : bool
+        L2-normalise both embeddings, so that the head sees the *normalised* high
+        embedding (FedMPS, Section IV-A3 and its released code); otherwise both are
+        raw (the other papers).
     """
 
-    def __init__(self, low: nn.Module, high: nn.Module, head: nn.Module):
+    def __init__(self, low: nn.Module, high: nn.Module, head: nn.Module, *, unit: bool):
         super().__init__()
         self.low = low
         self.high = high
         self.head = head
+        self.unit = unit
 
     def forward(self, x: Tensor) -> Out:
         """Map images ``[B, c, h, w]`` to embeddings and logits."""
         features = self.low(x)
-        low = F.normalize(features.flatten(1), eps=1e-12)
-        high = F.normalize(self.high(features).flatten(1), eps=1e-12)
+        low, high = features.flatten(1), self.high(features).flatten(1)
+        if self.unit:
+            low, high = (F.normalize(z, eps=1e-12) for z in (low, high))
         return Out(low, high, self.head(high))
 
 
@@ -56,15 +75,29 @@ class Net(NamedTuple):
     module: TwoLevel  # structure only; its own weights are never used
     shape: tuple[int, int, int]  # of an input image
     classes: int
+    initial: Literal["torch", "he"] = "torch"  # how ``init`` draws
 
     def init(self, generator: torch.Generator) -> State:
-        """Draw a state: torch's default initialisation from a named generator."""
+        """Draw a state from a named generator.
+
+        By default torch's rule for each layer. ``initial`` "he", for torchvision's
+        ResNets: convolutions from N(0, 2 / fan_out) as torchvision draws them.
+        BatchNorm starts at weight 1, bias 0.
+        """
         state = {k: v.detach().clone() for k, v in self.module.state_dict().items()}
         for name, layer in self.module.named_modules():
-            if isinstance(layer, nn.Conv2d | nn.Linear):
-                weight, bias = state[f"{name}.weight"], state[f"{name}.bias"]
+            if not isinstance(layer, nn.Conv2d | nn.Linear):
+                continue
+            weight = state[f"{name}.weight"]
+            if self.initial == "he" and isinstance(layer, nn.Conv2d):
+                nn.init.kaiming_normal_(
+                    weight, mode="fan_out", nonlinearity="relu", generator=generator
+                )
+            else:
                 nn.init.kaiming_uniform_(weight, a=math.sqrt(5), generator=generator)
+            if layer.bias is not None:
                 bound = 1 / math.sqrt(weight[0].numel())
+                bias = state[f"{name}.bias"]
                 nn.init.uniform_(bias, -bound, bound, generator=generator)
         return state
 
@@ -87,8 +120,10 @@ class Net(NamedTuple):
     def __call__(self, state: State, x: Tensor, *, train: bool = False) -> Out:
         """Return embeddings and logits of ``x`` ``[B, c, h, w]`` under ``state``.
 
-        In train mode BatchNorm statistics in ``state`` are updated in place.
+        Names that begin with ``own.`` are a method's own weights and are not read. In
+        train mode BatchNorm statistics in ``state`` are updated in place.
         """
+        state = {k: v for k, v in state.items() if not k.startswith("own.")}
         return functional_call(self.module.train(train), state, (x,))
 
     def head(self, state: State, high: Tensor, *, train: bool = False) -> Tensor:
@@ -114,9 +149,9 @@ class Net(NamedTuple):
         return sum(p.numel() for p in self.module.parameters())
 
 
-def _lenet(shape: tuple[int, int, int], classes: int) -> TwoLevel:
+def _lenet(shape: tuple[int, int, int], classes: int) -> Parts:
     """MOON's CIFAR net without its projection head (FedMPS: CIFAR-10, Flowers ...)."""
-    return TwoLevel(
+    return (
         nn.Sequential(
             *(Conv2d(shape[0], 6, 5), nn.ReLU(), MaxPool2d()),
             *(Conv2d(6, 16, 5), nn.ReLU(), MaxPool2d()),
@@ -126,14 +161,14 @@ def _lenet(shape: tuple[int, int, int], classes: int) -> TwoLevel:
     )
 
 
-def _fashion_cnn(shape: tuple[int, int, int], classes: int) -> TwoLevel:
+def _fashion_cnn(shape: tuple[int, int, int], classes: int) -> Parts:
     """FedProto's Fashion-MNIST net: two convolutions with BatchNorm, one linear."""
 
     def block(inputs: int, outputs: int) -> list[nn.Module]:
         conv = Conv2d(inputs, outputs, 5, padding=2)
         return [conv, nn.BatchNorm2d(outputs), nn.ReLU(), MaxPool2d()]
 
-    return TwoLevel(
+    return (
         nn.Sequential(*block(shape[0], 16)),
         nn.Sequential(*block(16, 32), nn.Flatten()),
         nn.Sequential(Linear(32 * (shape[1] // 4) * (shape[2] // 4), classes)),
@@ -142,10 +177,10 @@ def _fashion_cnn(shape: tuple[int, int, int], classes: int) -> TwoLevel:
 
 def _fedproto_cnn(
     shape: tuple[int, int, int], classes: int, *, kernel: int, dropout: float
-) -> TwoLevel:
+) -> Parts:
     """FedProto's nets for MNIST (first kernel 5) and Femnist (first kernel 3)."""
     height, width = (((side - kernel + 1) // 2 - 4) // 2 for side in shape[1:])
-    return TwoLevel(
+    return (
         nn.Sequential(
             *(Conv2d(shape[0], 10, kernel), MaxPool2d(), nn.ReLU(), Conv2d(10, 20, 5)),
             *(Dropout(dropout, channels=True), MaxPool2d(), nn.ReLU()),
@@ -155,9 +190,9 @@ def _fedproto_cnn(
     )
 
 
-def _digits_cnn(shape: tuple[int, int, int], classes: int) -> TwoLevel:
+def _digits_cnn(shape: tuple[int, int, int], classes: int) -> Parts:
     """Ours, for the embedded 8 x 8 digits of the quick preset."""
-    return TwoLevel(
+    return (
         nn.Sequential(
             *(Conv2d(shape[0], 8, 3, padding=1), nn.ReLU(), MaxPool2d()),
             *(Conv2d(8, 16, 3, padding=1), nn.ReLU(), MaxPool2d()),
@@ -167,42 +202,209 @@ def _digits_cnn(shape: tuple[int, int, int], classes: int) -> TwoLevel:
     )
 
 
-def _mnist_cnn(shape: tuple[int, int, int], classes: int) -> TwoLevel:
+def _digits(classes: int, norm: Callable[[int], list[nn.Module]]) -> Parts:
+    """Ours, for quick runs: 8 x 8 images, 32 raw embeddings, one linear head."""
+
+    def block(inputs: int, outputs: int) -> list[nn.Module]:
+        conv = Conv2d(inputs, outputs, 3, padding=1)
+        return [conv, *norm(outputs), nn.ReLU(), MaxPool2d()]
+
+    return (
+        nn.Sequential(*block(1, 8), *block(8, 16)),
+        nn.Sequential(nn.Flatten(), Linear(64, 32)),
+        nn.Sequential(Linear(32, classes)),
+    )
+
+
+def _digits_linear(shape: tuple[int, int, int], classes: int) -> Parts:
+    """Without BatchNorm; 3,658 parameters at ten classes."""
+    return _digits(classes, lambda channels: [])
+
+
+def _digits_bn(shape: tuple[int, int, int], classes: int) -> Parts:
+    """With BatchNorm after the convolutions."""
+    return _digits(classes, lambda channels: [BatchNorm2d(channels)])
+
+
+def _fedpa_cnn(shape: tuple[int, int, int], classes: int) -> Parts:
+    """FedPA's net for MNIST, FashionMNIST and EMNIST (its released code)."""
+
+    def block(inputs: int, outputs: int) -> list[nn.Module]:
+        conv = Conv2d(inputs, outputs, 3, stride=2, padding=1)
+        return [conv, BatchNorm2d(outputs), nn.ReLU()]
+
+    return (
+        nn.Sequential(*block(shape[0], 6), *block(6, 16)),
+        nn.Sequential(nn.Flatten(), Linear(784, 32)),
+        nn.Sequential(Linear(32, classes)),
+    )
+
+
+def _fedpa_cnn_celeba(shape: tuple[int, int, int], classes: int) -> Parts:
+    """FedPA's net for CelebA (its released code)."""
+
+    def block(inputs: int, outputs: int) -> list[nn.Module]:
+        conv = Conv2d(inputs, outputs, 3, stride=2, padding=1)
+        return [conv, BatchNorm2d(outputs), nn.ReLU(), MaxPool2d()]
+
+    return (
+        nn.Sequential(*block(shape[0], 16), *block(16, 32)[:-1]),
+        nn.Sequential(MaxPool2d(), *block(32, 64), nn.Flatten(), Linear(64, 32)),
+        nn.Sequential(Linear(32, classes)),
+    )
+
+
+def _convnet5(shape: tuple[int, int, int], classes: int) -> Parts:
+    """FedPG's FEMNIST net: FederatedScope's ConvNet5, cut before its linear layers."""
+    height, width = (side // 32 for side in shape[1:])
+    if not height or not width:
+        raise ValueError(f"net convnet5: images are {shape}, needs 32 pixels a side")
+
+    def block(inputs: int, outputs: int) -> list[nn.Module]:
+        conv = Conv2d(inputs, outputs, 5, padding=2)
+        return [conv, BatchNorm2d(outputs), nn.ReLU(), MaxPool2d()]
+
+    features = 128 * height * width
+    return (
+        nn.Sequential(*block(shape[0], 32)),
+        nn.Sequential(
+            *(*block(32, 64), *block(64, 64), *block(64, 128), *block(128, 128)),
+            nn.Flatten(),
+        ),
+        nn.Sequential(Linear(features, 2048), nn.ReLU(), Linear(2048, classes)),
+    )
+
+
+def _by_client(module: nn.Module) -> nn.Module:
+    """Turn torchvision's layers into ours, in place; weights and names stay."""
+    ours = {nn.Conv2d: Conv2d, nn.BatchNorm2d: BatchNorm2d, nn.Linear: Linear}
+    for layer in module.modules():
+        layer.__class__ = ours.get(type(layer), type(layer))
+    return module
+
+
+def _pooled(*stages: nn.Module) -> nn.Module:
+    return nn.Sequential(*stages, GlobalAvgPool2d())
+
+
+def _cifar_stem(channels: int, width: int) -> list[nn.Module]:
+    """Return a 3 x 3 convolution that keeps the size, for images of 32 pixels."""
+    conv = Conv2d(channels, width, 3, padding=1, bias=False)
+    return [conv, BatchNorm2d(width), nn.ReLU()]
+
+
+def _resnet10(shape: tuple[int, int, int], classes: int, *, width: int) -> Parts:
+    """FedHPro's ResNet10: CIFAR stem and four stages of one torchvision block."""
+    widths = [width, *(width * 2**stage for stage in range(4))]
+
+    def stage(inputs: int, outputs: int) -> nn.Module:
+        if inputs == outputs:
+            return resnet.BasicBlock(inputs, outputs)
+        short = nn.Sequential(
+            resnet.conv1x1(inputs, outputs, 2), nn.BatchNorm2d(outputs)
+        )
+        return resnet.BasicBlock(inputs, outputs, 2, short)
+
+    return (
+        nn.Sequential(*_cifar_stem(shape[0], width)),
+        _by_client(_pooled(*(stage(a, b) for a, b in pairwise(widths)))),
+        nn.Sequential(Linear(widths[-1], classes)),
+    )
+
+
+def _resnet(
+    shape: tuple[int, int, int],
+    classes: int,
+    *,
+    make: Callable[..., resnet.ResNet],
+    cifar: bool,
+) -> Parts:
+    """Torchvision's ResNet with its own stem, or with the CIFAR stem."""
+    whole = make(num_classes=classes)
+    stem = [
+        Conv2d(shape[0], 64, 7, stride=2, padding=3, bias=False),
+        *(BatchNorm2d(64), nn.ReLU(), MaxPool2d(3, stride=2, padding=1)),
+    ]
+    stages = (whole.layer1, whole.layer2, whole.layer3, whole.layer4)
+    return (
+        nn.Sequential(*(_cifar_stem(shape[0], 64) if cifar else stem)),
+        _by_client(_pooled(*stages)),
+        nn.Sequential(_by_client(whole.fc)),
+    )
+
+
+def _mnist_cnn(shape: tuple[int, int, int], classes: int) -> Parts:
     return _fedproto_cnn(shape, classes, kernel=5, dropout=0.5)
 
 
-def _mnist_cnn_plain(shape: tuple[int, int, int], classes: int) -> TwoLevel:
+def _mnist_cnn_plain(shape: tuple[int, int, int], classes: int) -> Parts:
     return _fedproto_cnn(shape, classes, kernel=5, dropout=0.0)
 
 
-def _femnist_cnn(shape: tuple[int, int, int], classes: int) -> TwoLevel:
+def _femnist_cnn(shape: tuple[int, int, int], classes: int) -> Parts:
     return _fedproto_cnn(shape, classes, kernel=3, dropout=0.5)
 
 
-# name -> (builder, image shape it needs; None for a free side)
-NETS: dict[str, tuple[Callable[..., TwoLevel], tuple[int | None, ...]]] = {
-    "lenet": (_lenet, (None, 32, 32)),
-    "fashion_cnn": (_fashion_cnn, (None, None, None)),
-    "mnist_cnn": (_mnist_cnn, (None, None, None)),
-    "mnist_cnn_plain": (_mnist_cnn_plain, (None, None, None)),
-    "femnist_cnn": (_femnist_cnn, (None, None, None)),
-    "digits_cnn": (_digits_cnn, (None, 8, 8)),
+class _Kind(NamedTuple):
+    """A net by name: how to build it and what its paper does."""
+
+    build: Callable[[tuple[int, int, int], int], Parts]
+    shape: tuple[int | None, ...] = (None, None, None)  # of an image; None: any side
+    embedding: Literal["unit", "raw"] = "raw"
+    init: Literal["torch", "he"] = "torch"
+
+
+NETS = {
+    "lenet": _Kind(_lenet, (None, 32, 32), "unit"),
+    "fashion_cnn": _Kind(_fashion_cnn, embedding="unit"),
+    "mnist_cnn": _Kind(_mnist_cnn, embedding="unit"),
+    "mnist_cnn_plain": _Kind(_mnist_cnn_plain, embedding="unit"),
+    "femnist_cnn": _Kind(_femnist_cnn, embedding="unit"),
+    "digits_cnn": _Kind(_digits_cnn, (None, 8, 8), "unit"),
+    "digits_linear": _Kind(_digits_linear, (1, 8, 8)),
+    "digits_bn": _Kind(_digits_bn, (1, 8, 8)),
+    "fedpa_cnn": _Kind(_fedpa_cnn, (None, 28, 28)),
+    "fedpa_cnn_celeba": _Kind(_fedpa_cnn_celeba, (None, 84, 84)),
+    "resnet10": _Kind(partial(_resnet10, width=32)),
+    "resnet10_w64": _Kind(partial(_resnet10, width=64)),
+    "resnet18": _Kind(partial(_resnet, make=resnet.resnet18, cifar=False), init="he"),
+    "resnet50": _Kind(partial(_resnet, make=resnet.resnet50, cifar=False), init="he"),
+    "resnet18_cifar": _Kind(
+        partial(_resnet, make=resnet.resnet18, cifar=True), init="he"
+    ),
+    "resnet50_cifar": _Kind(
+        partial(_resnet, make=resnet.resnet50, cifar=True), init="he"
+    ),
+    "convnet5": _Kind(_convnet5),
 }
 
 
-def build(name: str, shape: tuple[int, int, int], classes: int) -> Net:
+def build(
+    name: str,
+    shape: tuple[int, int, int],
+    classes: int,
+    embedding: Literal["unit", "raw"] | None = None,
+) -> Net:
     """Return a net by name for images of ``shape`` (channels, height, width).
+
+    Parameters
+    ----------
+    embedding : "unit" or "raw", optional
+        Whether embeddings are L2-normalised; by default as in the net's paper.
 
     Raises
     ------
     ValueError
-        Unknown name, or a shape that the net does not take.
+        Unknown name or embedding, or a shape that the net does not take.
     """
     if name not in NETS:
         raise ValueError(f"net: got {name!r}, expected one of {', '.join(NETS)}")
-    builder, needed = NETS[name]
-    if any(n not in (None, s) for n, s in zip(needed, shape, strict=True)):
-        raise ValueError(f"net {name}: images are {shape}, expected {needed}")
+    kind = NETS[name]
+    if any(n not in (None, s) for n, s in zip(kind.shape, shape, strict=True)):
+        raise ValueError(f"net {name}: images are {shape}, expected {kind.shape}")
+    chosen = embedding or kind.embedding
+    if chosen not in ("unit", "raw"):
+        raise ValueError(f"embedding: got {embedding!r}, expected unit or raw")
     with torch.random.fork_rng(devices=[]):  # layers draw weights that nobody uses
-        module = builder(shape, classes)
-    return Net(name, module, shape, classes)
+        module = TwoLevel(*kind.build(shape, classes), unit=chosen == "unit")
+    return Net(name, module, shape, classes, kind.init)

@@ -17,12 +17,12 @@ def rand(*shape: int, name: str = "x") -> torch.Tensor:
 
 CASES = {
     "conv": (
-        lambda x, w, b: layers.conv2d(x, w, b, 1),
+        lambda x, w, b: layers.conv2d(x, w, b, 1, 1),
         lambda x, w, b: F.conv2d(x, w, b, padding=1),
         [(B, 2, 6, 6), (5, 2, 3, 3), (5,)],
     ),
     "pool": (
-        lambda x: layers.max_pool2d(x, 2),
+        lambda x: layers.max_pool2d(x, 2, 2, 0),
         lambda x: F.max_pool2d(x, 2),
         [(B, 2, 6, 6)],
     ),
