@@ -1,162 +1,150 @@
-r"""Partitions: which samples each client trains and is tested on.
+"""Partitions: which samples each client trains and is tested on.
 
-``nway_kshot`` follows the FedProto program draw by draw, so that seed 1234 gives the
-clients that FedMPS's Table V and Fig. 7 require.
+Each scheme has a file in ``fedlib/schemes``: frozen settings beside the plain function
+that draws it, whose arguments are the settings' fields. ``draw`` takes any of them.
+Where a paper's released program has fingerprints (``nway_kshot``, ``capped_dirichlet``,
+``nid1``) the draws follow it with the generators that it uses. All other schemes have
+generators of their own, named by seed and scheme.
+
+No sample is given twice, except where ``nway_kshot`` is asked to (``overlap``). Unless
+a scheme says otherwise, a client is tested on ``owned_tests``.
 """
 
-import hashlib
-import random
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import numpy as np
-import pandas as pd
 import torch
+from pydantic import Field
 from torch import Tensor
 
-
-class Partition(NamedTuple):
-    """Sample indices per client, and what had to be changed to draw them."""
-
-    train: list[Tensor]  # K tensors of indices into the training set
-    test: list[Tensor]  # K tensors of indices into the test set
-    owns: Tensor  # [K, C] bool: classes a client trains on
-    deviations: tuple[str, ...]  # where the data were too few for the settings
-
-    def table(self, labels: Tensor) -> pd.DataFrame:
-        """Return training samples per client (row) and class (column)."""
-        classes = self.owns.shape[1]
-        rows = [torch.bincount(labels[i], minlength=classes) for i in self.train]
-        frame = pd.DataFrame(torch.stack(rows).numpy())
-        return frame.rename_axis(index="client", columns="class")
-
-    @property
-    def fingerprint(self) -> str:
-        """Hash of all indices: equal partitions have equal fingerprints."""
-        parts = [
-            np.asarray(i, dtype=np.int64).tobytes() for i in self.train + self.test
-        ]
-        return hashlib.sha256(b"|".join(parts)).hexdigest()[:16]
+from fedlib.rng import seed_of
+from fedlib.schemes.common import Partition, SchemeSettings, by_class
+from fedlib.schemes.dirichlet import (
+    LDA,
+    NID1,
+    CappedDirichlet,
+    capped_dirichlet,
+    lda,
+    nid1,
+)
+from fedlib.schemes.domains import DomainSkew, domain_skew
+from fedlib.schemes.few_classes import NID2, Subset, TwoClass, nid2, subset, two_class
+from fedlib.schemes.nway import NwayKshot, nway_kshot
 
 
-def draw_ways_and_shots(
-    *, clients: int, classes: int, ways: int, shots: int, spread: int, seed: int
-) -> tuple[np.ndarray, np.ndarray, list[list[int]]]:
-    r"""Draw the number of classes n, samples per class k and the classes per client.
+def long_tail(labels: Tensor, imbalance: float, seed: int) -> Tensor:
+    r"""Return the indices of a long-tailed subset: class 0 is the head.
 
-    .. math:: n_i \in [\max(2, n - std), \min(C, n + std + 1) - 1], \quad
-        k_i \in [k - std + 1, k + std]
+    .. math:: n_c = \lfloor n_{max} \rho^{-c / (C - 1)} \rfloor
 
-    uniformly, with numpy's and Python's own generators as the FedProto program
-    (``lib/options.py``, ``lib/sampling.py``) seeds and calls them.
-
-    Returns
-    -------
-    n : ndarray ``[K]``; k : ndarray ``[K]``; classes : K sorted lists.
-    """
-    # These two are the generators of the released program; the legacy numpy stream is
-    # what its fingerprints depend on.
-    legacy = np.random.RandomState(seed)
-    python = random.Random(seed)
-    n = legacy.randint(
-        max(2, ways - spread), min(classes, ways + spread + 1), size=clients
-    )
-    k = legacy.randint(shots - spread + 1, shots + spread + 1, size=clients)
-    owned = [sorted(python.sample(range(classes), int(ni))) for ni in n]
-    return n, k, owned
-
-
-def nway_kshot(
-    train_labels: Tensor,
-    test_labels: Tensor,
-    *,
-    clients: int,
-    ways: int,
-    shots: int,
-    test_shots: int,
-    spread: int,
-    block: int,
-    seed: int,
-) -> Partition:
-    r"""Give client i about n classes with about k consecutive samples of each.
-
-    Client i takes the first :math:`k_i` of the i-th block of ``block`` samples of each
-    of its classes, and test samples :math:`[i t, (i+1) t)`. Larger ``ways`` or smaller
-    ``spread`` make the clients more alike.
+    A larger ``imbalance`` :math:`\rho` leaves less of the tail; 1 keeps every sample.
 
     Parameters
     ----------
-    train_labels, test_labels : Tensor
+    labels : Tensor
         int64 labels in 0..C-1.
-    clients, ways, shots, test_shots, spread, block : int
-        N, n, k, t, std and :math:`|A_{ij}|` of FedMPS's Table II.
+    imbalance : float
+        :math:`\rho`, how many times larger the head is than the tail.
     seed : int
-        Of the draw of n, k and classes.
+        Of the choice of samples.
+
+    Returns
+    -------
+    Tensor
+        Sorted int64 indices. No class is emptied, and none grows.
 
     Raises
     ------
     ValueError
-        A setting leaves no sample for a client, or a class has fewer samples than
-        clients.
+        An imbalance below 1.
 
     Notes
     -----
-    No client reaches into the next class: block and shots are lowered to
-    :math:`\lfloor |A_j| / N \rfloor` where a class is too small, and the change is
-    listed in ``deviations``. FedMPS, Section IV-A4; FedProto, ``lib/sampling.py``.
+    CIFAR-10-LT as in FedHPro's released program; :math:`n_{max}` is the largest class.
     """
-    classes = int(train_labels.max()) + 1
-    if shots - spread + 1 < 1:
-        raise ValueError(
-            f"spread: got {spread} with shots {shots}, which lets a client draw "
-            f"{shots - spread + 1} samples; expected spread <= shots"
-        )
-    low, high = max(2, ways - spread), min(classes, ways + spread + 1)
-    if low >= high:
-        raise ValueError(
-            f"ways: got {ways} with spread {spread}; no number of classes lies in "
-            f"[{low}, {high - 1}] for {classes} classes"
-        )
-    _, k, owned = draw_ways_and_shots(
-        clients=clients,
-        classes=classes,
-        ways=ways,
-        shots=shots,
-        spread=spread,
-        seed=seed,
+    if not imbalance >= 1:
+        raise ValueError(f"imbalance: got {imbalance}, expected at least 1")
+    draw = np.random.default_rng(seed_of(seed, "long_tail"))
+    pools = by_class(labels)
+    largest = max(len(pool) for pool in pools)
+    kept = []
+    for c, pool in enumerate(pools):
+        share = (1 / imbalance) ** (c / max(1, len(pools) - 1))
+        size = max(1, int(largest * share))
+        kept.append(draw.permutation(pool)[:size])
+    return torch.from_numpy(np.sort(np.concatenate(kept)))
+
+
+Scheme = Annotated[
+    NwayKshot | CappedDirichlet | LDA | NID1 | NID2 | TwoClass | Subset | DomainSkew,
+    Field(discriminator="scheme"),
+]
+
+SCHEMES: dict[str, type[SchemeSettings]] = {
+    "nway_kshot": NwayKshot,
+    "capped_dirichlet": CappedDirichlet,
+    "lda": LDA,
+    "nid1": NID1,
+    "nid2": NID2,
+    "two_class": TwoClass,
+    "subset": Subset,
+    "domain_skew": DomainSkew,
+}
+DRAWS: dict[str, Callable[..., Partition]] = {
+    "nway_kshot": nway_kshot,
+    "capped_dirichlet": capped_dirichlet,
+    "lda": lda,
+    "nid1": nid1,
+    "nid2": nid2,
+    "two_class": two_class,
+    "subset": subset,
+    "domain_skew": domain_skew,
+}
+
+
+def draw(
+    scheme: Scheme,
+    train_labels: Tensor,
+    test_labels: Tensor,
+    *,
+    clients: int,
+    seed: int,
+    imbalance: float = 1.0,
+    domains: Tensor | None = None,
+    test_domains: Tensor | None = None,
+) -> Partition:
+    """Draw the partition of a scheme, from a long-tailed training set if asked.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        Settings of one scheme.
+    train_labels, test_labels : Tensor
+        int64 labels in 0..C-1.
+    clients, seed : int
+    imbalance : float
+        How many times larger the first class is than the last (``long_tail``); 1 keeps
+        every training sample. Test samples are never taken away.
+    domains, test_domains : Tensor, optional
+        int64 domain of each sample, for ``domain_skew`` alone.
+
+    Returns
+    -------
+    Partition
+        Indices into the full training and test sets.
+
+    Raises
+    ------
+    ValueError
+        The scheme cannot be drawn from these samples; the message names the setting.
+    """
+    kept = long_tail(train_labels, imbalance, seed)
+    settings: dict[str, Any] = scheme.model_dump(exclude={"scheme"})
+    if isinstance(scheme, DomainSkew):
+        settings["domains"] = None if domains is None else domains[kept]
+        settings["test_domains"] = test_domains
+    found = DRAWS[scheme.scheme](
+        train_labels[kept], test_labels, clients=clients, seed=seed, **settings
     )
-    by_class = [torch.nonzero(train_labels == c).flatten() for c in range(classes)]
-    test_by_class = [torch.nonzero(test_labels == c).flatten() for c in range(classes)]
-    deviations: list[str] = []
-    blocks, tests = [], []
-    for c in range(classes):
-        room, test_room = len(by_class[c]) // clients, len(test_by_class[c]) // clients
-        if min(room, test_room) == 0:
-            raise ValueError(
-                f"class {c} has {len(by_class[c])} training and "
-                f"{len(test_by_class[c])} test samples, expected at least one of each "
-                f"for every one of {clients} clients"
-            )
-        blocks.append(min(block, room))
-        tests.append(min(test_shots, test_room))
-        if room < block:
-            deviations.append(f"class {c}: block {block} lowered to {room}")
-        if test_room < test_shots:
-            deviations.append(
-                f"class {c}: test shots {test_shots} lowered to {test_room}"
-            )
-    train, test = [], []
-    owns = torch.zeros(clients, classes, dtype=torch.bool)
-    for i, mine in enumerate(owned):
-        owns[i, mine] = True
-        parts, test_parts = [], []
-        for c in mine:
-            taken = min(int(k[i]), blocks[c])
-            if taken < k[i]:
-                deviations.append(
-                    f"client {i}, class {c}: {k[i]} samples cut to {taken}"
-                )
-            parts.append(by_class[c][i * blocks[c] :][:taken])
-            test_parts.append(test_by_class[c][i * tests[c] :][: tests[c]])
-        train.append(torch.cat(parts))
-        test.append(torch.cat(test_parts))
-    return Partition(train, test, owns, tuple(deviations))
+    return found._replace(train=[kept[index] for index in found.train])

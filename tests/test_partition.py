@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlib import papers
-from fedlib.partition import draw_ways_and_shots, nway_kshot
+from fedlib.schemes.nway import draw_ways_and_shots, nway_kshot
 
 
 def labels(per_class: list[int]) -> torch.Tensor:

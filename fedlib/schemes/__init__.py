@@ -1,0 +1,1 @@
+"""Partition schemes: settings, and the plain function that draws each."""
