@@ -12,6 +12,7 @@ class Augment(NamedTuple):
 
     padding: int  # pixels on every side
     flip: bool  # with probability 1/2
+    per_batch: bool = False  # one draw for all images of a batch
 
 
 def draw_augment(augment: Augment, count: int, generator: torch.Generator) -> Tensor:
@@ -34,15 +35,14 @@ def apply_augment(x: Tensor, draws: Tensor, padding: int) -> Tensor:
     padding : int
         The padding that the draws refer to.
     """
-    count, _, height, width = x.shape
+    count, channels, height, width = x.shape
     padded = F.pad(x, (padding,) * 4)
     rows = draws[:, :1] + torch.arange(height)
     columns = torch.arange(width).expand(count, -1)
     columns = torch.where(draws[:, 2:] == 1, columns.flip(1), columns) + draws[:, 1:2]
-    sample = torch.arange(count).view(-1, 1, 1)
-    channels_last = padded.permute(0, 2, 3, 1)
-    picked = channels_last[sample, rows.unsqueeze(2), columns.unsqueeze(1)]
-    return picked.permute(0, 3, 1, 2)
+    pixel = rows.unsqueeze(2) * padded.shape[-1] + columns.unsqueeze(1)
+    flat = pixel.flatten(1).unsqueeze(1).expand(-1, channels, -1)
+    return padded.flatten(2).gather(2, flat).view_as(x)
 
 
 def normalise(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:

@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from fedlib import nets, registry
+from fedlib.augment import Augment
 from fedlib.data import Dataset, load
 from fedlib.local import Shards
 from fedlib.method import Context, Method, Round, rounds
-from fedlib.partition import Partition, nway_kshot
-from fedlib.readouts import evaluate
-from fedlib.spec import Spec
+from fedlib.partition import Partition, draw
+from fedlib.readouts import evaluate, evaluate_full
+from fedlib.spec import Spec, Transform
 from fedlib.tree import Tree
 
 BIG_LAYER = 200_000  # weights of one layer; stacking many such is slower than chunks
@@ -28,6 +29,7 @@ class Federation(NamedTuple):
     partition: Partition
     train: Shards
     test: Shards
+    full: Shards | None  # the whole test set as one shard, where the spec asks for it
 
     def rounds(self, start: tuple[int, Tree, Tree] | None = None) -> Iterator[Round]:
         """Yield the federation after each round."""
@@ -40,19 +42,42 @@ class Federation(NamedTuple):
         )
 
     def evaluate(self, after: Round) -> dict[str, Tensor]:
-        """Return right predictions per client under every model and rule."""
+        """Return right predictions under every model and rule, as a log's rows."""
         models = self.method.models(self.ctx, after.server, after.mine)
-        return evaluate(
-            self.ctx.net, models, self.partition.owns, self.train, self.test
-        )
+        owns = self.partition.owns
+        found = evaluate(self.ctx.net, models, owns, self.train, self.test)
+        if self.full is not None:
+            found |= evaluate_full(self.ctx.net, models, self.full)
+            found["full_samples"] = torch.tensor([len(self.full.y)])
+        return found
 
 
 def _partition(spec: Spec, data: Dataset) -> Partition:
-    seed = spec.seed if spec.partition_seed is None else spec.partition_seed
-    settings = spec.partition.model_dump(exclude={"scheme"})
-    return nway_kshot(
-        data.train_y, data.test_y, clients=spec.clients, seed=seed, **settings
+    return draw(
+        spec.partition,
+        data.train_y,
+        data.test_y,
+        clients=spec.clients,
+        seed=spec.seed if spec.partition_seed is None else spec.partition_seed,
+        imbalance=spec.imbalance,
     )
+
+
+def _transformed(data: Dataset, transform: Transform | None) -> Dataset:
+    """Return the data set with the spec's normalisation and augmentation."""
+    if transform is None:
+        return data
+    augment = None
+    if transform.padding or transform.flip:
+        augment = Augment(transform.padding, transform.flip, transform.per_batch)
+    mean, std = transform.mean or data.mean, transform.std or data.std
+    for name, values in (("mean", mean), ("std", std)):
+        if len(values) != len(data.mean):
+            raise ValueError(
+                f"transform.{name}: got {values}, expected {len(data.mean)} numbers, "
+                f"one per channel of {data.name}"
+            )
+    return data._replace(mean=mean, std=std, augment=augment)
 
 
 def _inputs(x: Tensor, data: Dataset) -> Tensor:
@@ -85,11 +110,12 @@ def federation(spec: Spec, *, chunk: int | None = None) -> Federation:
     chunk : int, optional
         Clients trained side by side; by default all, or 4 for nets with a large layer.
     """
-    data = load(spec.dataset)
+    data = _transformed(load(spec.dataset), spec.transform)
     method = registry.method(spec.method)
     classes = len(data.classes)
     shape = tuple(data.train_x.shape[1:])
-    net = nets.build(spec.net, (shape[0], shape[1], shape[2]), classes)
+    size = (shape[0], shape[1], shape[2])
+    net = nets.build(spec.net, size, classes, embedding=spec.embedding)
     if chunk is None and max(p.numel() for p in net.module.parameters()) > BIG_LAYER:
         chunk = 4
     ctx = Context(
@@ -103,7 +129,10 @@ def federation(spec: Spec, *, chunk: int | None = None) -> Federation:
     )
     partition = _partition(spec, data)
     train = _shards(data.train_x, data.train_y, partition.train, data)
-    test = _shards(
-        data.test_x, data.test_y, partition.test, data._replace(augment=None)
-    )
-    return Federation(spec, method, ctx, data, partition, train, test)
+    plain = data._replace(augment=None)
+    test = _shards(data.test_x, data.test_y, partition.test, plain)
+    full = None
+    if spec.test == "full":
+        everything = [torch.arange(len(data.test_y))]
+        full = _shards(data.test_x, data.test_y, everything, plain)
+    return Federation(spec, method, ctx, data, partition, train, test, full)

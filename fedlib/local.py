@@ -22,6 +22,7 @@ from fedlib.augment import Augment, apply_augment, draw_augment, normalise
 from fedlib.nets import State
 from fedlib.protos import Protos, class_sums, from_sums
 from fedlib.tree import Tree, concatenate, put, take, tree_map
+from fedlib.tree import stack as stacked
 
 Random = Callable[..., torch.Generator]  # (purpose, client) -> generator
 
@@ -37,7 +38,10 @@ class Training(BaseModel):
     weight_decay: float = Field(default=0.0, ge=0)
     batch_size: int = Field(default=8, ge=1)
     local_epochs: int = Field(default=1, ge=1)
+    local_steps: int | None = Field(default=None, ge=1)  # batches, in place of epochs
     drop_last: bool = True  # never drops the only batch of a client
+    decay: float = Field(default=1.0, gt=0, le=1)  # of the learning rate, per round
+    clip: float | None = Field(default=None, gt=0)  # largest norm of a gradient
 
 
 class Shards(NamedTuple):
@@ -80,16 +84,17 @@ class Trained(NamedTuple):
 
     state: State  # [K, ...]
     terms: dict[str, Tensor]  # [K] mean of each loss term over the client's steps
-    protos: dict[str, Protos]  # [K, C, d] class means over the last local epoch
+    protos: dict[str, Protos]  # [K, C, d] class means over the last epoch, or all steps
+    moments: Tree  # [K, ...] the optimiser's state, where it was asked for
 
 
 class _Batches(NamedTuple):
     """The batches of one client, in order, over all its epochs."""
 
-    order: Tensor  # [n * epochs] indices into the shards' tensors
-    draws: Tensor  # [n * epochs, 3] of the augmentation; [n * epochs, 0] without one
+    order: Tensor  # indices into the shards' tensors, epoch after epoch
+    draws: Tensor  # [order, 3] of the augmentation; [order, 0] without one
     spans: list[tuple[int, int]]  # start and end in order
-    last_epoch: int  # the first step of the last epoch
+    counted_from: int  # the first step whose embeddings count
 
 
 def _batches(
@@ -97,64 +102,155 @@ def _batches(
 ) -> _Batches:
     mine = shards.index[client]
     count, size = len(mine), training.batch_size
+    whole = training.drop_last and count >= size
+    stop = count - count % size if whole else count
+    starts = range(0, stop, size)
+    steps = training.local_steps or training.local_epochs * len(starts)
+    epochs = range(-(-steps // len(starts)))
     shuffle = random("batches", shards.ids[client])
-    epochs = range(training.local_epochs)
     order = torch.cat([mine[torch.randperm(count, generator=shuffle)] for _ in epochs])
+    spans = [
+        (e * count + s, e * count + min(s + size, stop)) for e in epochs for s in starts
+    ][:steps]
     draws = torch.zeros(len(order), 0)
     if shards.augment is not None:
         pick = random("augment", shards.ids[client])
         draws = draw_augment(shards.augment, len(order), pick)
-    whole = training.drop_last and count >= size
-    stop = count - count % size if whole else count
-    starts = range(0, stop, size)
-    spans = [
-        (e * count + s, e * count + min(s + size, stop)) for e in epochs for s in starts
-    ]
-    return _Batches(order, draws, spans, len(spans) - len(starts))
+        if shards.augment.per_batch:
+            for start, end in spans:
+                draws[start:end] = draws[start]
+    counted_from = 0 if training.local_steps else steps - len(starts)
+    return _Batches(order, draws, spans, counted_from)
 
 
-def _optimiser(params: list[Tensor], training: Training) -> torch.optim.Optimizer:
+def _optimiser(groups: list[dict], training: Training) -> torch.optim.Optimizer:
     rate, decay = training.learning_rate, training.weight_decay
     if training.optimiser == "adam":
-        return torch.optim.Adam(params, lr=rate, weight_decay=decay)
+        return torch.optim.Adam(groups, lr=rate, weight_decay=decay)
     return torch.optim.SGD(
-        params, lr=rate, momentum=training.momentum, weight_decay=decay, fused=True
+        groups, lr=rate, momentum=training.momentum, weight_decay=decay, fused=True
     )
 
 
-class _Stack:
-    """Stacked weights of the clients still training, with their optimiser."""
+def blank_moments(
+    state: State, buffers: frozenset[str], training: Training
+) -> dict[str, dict[str, Tensor]]:
+    """Return the state of an optimiser that has not stepped, for K stacked clients."""
+    momentum = ("momentum_buffer",) if training.momentum else ()
+    adam = training.optimiser == "adam"
+    blank = {}
+    for name, value in state.items():
+        if name not in buffers:
+            fields = ("exp_avg", "exp_avg_sq") if adam else momentum
+            blank[name] = {field: torch.zeros_like(value) for field in fields}
+            blank[name] |= {"step": torch.zeros(len(value))} if adam else {}
+    return blank
 
-    def __init__(self, state: State, buffers: frozenset[str], training: Training):
+
+class _Stack:
+    """Stacked weights of the clients still training, with their optimiser.
+
+    Without ``moments`` and ``rate`` one optimiser step moves all clients as one block.
+    With them every client is a parameter group of its own: a view of its row.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        buffers: frozenset[str],
+        training: Training,
+        moments: Tree,
+        rate: Tensor | None,
+    ):
         self.training = training
+        self.rate = rate
         self.params = {
             k: v.clone().requires_grad_() for k, v in state.items() if k not in buffers
         }
         self.buffers = {k: v.clone() for k, v in state.items() if k in buffers}
-        self.optimiser = _optimiser(list(self.params.values()), training)
+        self.apart = rate is not None or bool(moments)
+        rows = range(len(next(iter(state.values())))) if self.apart else [slice(None)]
+        self.blocks = [
+            {k: v.detach()[i] if self.apart else v for k, v in self.params.items()}
+            for i in rows
+        ]
+        groups: list[dict] = [{"params": list(b.values())} for b in self.blocks]
+        if rate is not None:
+            for group, factor in zip(groups, rate.tolist(), strict=True):
+                group["lr"] = training.learning_rate * factor
+        self.optimiser = _optimiser(groups, training)
+        for i, block in zip(rows, self.blocks, strict=True):
+            for name, param in block.items():
+                if name in moments:
+                    kept = {k: v[i].clone() for k, v in moments[name].items()}
+                    self.optimiser.state[param] = kept
+
+    def step(self) -> None:
+        """Move the weights along their gradients."""
+        if self.training.clip is not None:
+            self._clip(self.training.clip)
+        if self.apart:
+            for i, block in enumerate(self.blocks):
+                for name, param in block.items():
+                    grad = self.params[name].grad
+                    param.grad = None if grad is None else grad[i]
+        self.optimiser.step()
+
+    def _clip(self, largest: float) -> None:
+        """Scale each client's gradient to a norm of at most ``largest``."""
+        grads = [p.grad for p in self.params.values() if p.grad is not None]
+        square = torch.stack([g.flatten(1).square().sum(1) for g in grads]).sum(0)
+        factor = (largest / (square.sqrt() + 1e-6)).clamp(max=1)
+        for grad in grads:
+            grad.mul_(factor.view(-1, *[1] * (grad.ndim - 1)))
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for param in self.params.values():
+            param.grad = None
+
+    def moments(self) -> Tree:
+        """Return the optimiser's state, stacked over clients; {} for one block."""
+        if not self.apart:
+            return {}
+        each = [
+            {name: dict(self.optimiser.state[p]) for name, p in block.items()}
+            for block in self.blocks
+        ]
+        return {
+            name: {
+                field: torch.stack([torch.as_tensor(one[name][field]) for one in each])
+                for field in fields
+            }
+            for name, fields in each[0].items()
+        }
 
     def state(self, rows: slice) -> State:
         """Return a copy of some clients' weights and buffers."""
         merged = self.params | self.buffers
         return {k: v.detach()[rows].clone() for k, v in merged.items()}
 
-    def keep(self, count: int) -> None:
-        """Drop all clients but the first ``count``, and their optimiser state."""
-        old = self.optimiser.state
-        kept = {
-            k: v.detach()[:count].clone().requires_grad_()
-            for k, v in self.params.items()
-        }
-        optimiser = _optimiser(list(kept.values()), self.training)
-        for before, after in zip(self.params.values(), kept.values(), strict=True):
-            optimiser.state[after] = {
-                k: v[:count].clone()
-                if isinstance(v, Tensor) and v.shape == before.shape
-                else v
-                for k, v in old[before].items()
-            }
-        self.params, self.optimiser = kept, optimiser
-        self.buffers = {k: v[:count].clone() for k, v in self.buffers.items()}
+    def keep(self, count: int) -> "_Stack":
+        """Return the stack of the first ``count`` clients, with their moments."""
+        rows = slice(0, count)
+        rate = None if self.rate is None else self.rate[rows]
+        kept = _Stack(
+            self.state(rows),
+            frozenset(self.buffers),
+            self.training,
+            take(self.moments(), rows),
+            rate,
+        )
+        if not self.apart:
+            for name, after in kept.params.items():
+                before = self.params[name]
+                kept.optimiser.state[after] = {
+                    k: v[rows].clone()
+                    if isinstance(v, Tensor) and v.shape == before.shape
+                    else v
+                    for k, v in self.optimiser.state[before].items()
+                }
+        return kept
 
 
 class _Tally:
@@ -168,16 +264,16 @@ class _Tally:
         self.counts: dict[str, Tensor] = {}
 
     def add(
-        self, rows: Tensor | slice, losses: Losses, y: Tensor, last_epoch: Tensor
+        self, rows: Tensor | slice, losses: Losses, y: Tensor, counted: Tensor
     ) -> None:
-        """Add one step of some clients; embeddings count in the last epoch only."""
+        """Add one step of some clients; embeddings where ``counted`` ``[rows]``."""
         for name, value in losses.terms.items():
             if name not in self.terms:
                 self.terms[name] = torch.zeros(self.clients)
             self.terms[name][rows] += value.detach()
-        if not last_epoch.any():
+        if not counted.any():
             return
-        labels = torch.where(last_epoch.unsqueeze(1), y, -1)
+        labels = torch.where(counted.unsqueeze(1), y, -1)
         for name, z in losses.embeddings.items():
             sums, members = class_sums(z.detach(), labels, self.classes)
             if name not in self.sums:
@@ -187,34 +283,50 @@ class _Tally:
             self.counts[name][rows] += members
 
 
+class _Job(NamedTuple):
+    """What the clients of a cohort have in common."""
+
+    loss: Callable[..., Losses]
+    training: Training
+    random: Random
+    classes: int
+    draw: Callable[[int, int], dict[str, Tensor]] | None
+    buffers: frozenset[str]
+    dropout_keys: list[str]
+
+
 def _train_chunk(
-    state: State,
+    job: _Job,
     shards: Shards,
-    loss: Callable[..., Losses],
-    training: Training,
-    random: Random,
-    extra: Tree,
-    classes: int,
-    buffers: frozenset[str],
-    dropout_keys: list[str],
+    state: State,
+    extra: dict[str, Tensor],
+    moments: Tree,
+    rate: Tensor | None,
 ) -> Trained:
     """Train clients side by side, longest first, so that the live ones are a prefix."""
-    plans = [_batches(shards, i, training, random) for i in range(len(shards.ids))]
+    ids = shards.ids
+    plans = [_batches(shards, i, job.training, job.random) for i in range(len(ids))]
     order = sorted(range(len(plans)), key=lambda i: -len(plans[i].spans))
     place = torch.tensor(order)
-    plans = [plans[i] for i in order]
+    plans, ids = [plans[i] for i in order], [ids[i] for i in order]
     keys = [
         torch.randint(
             2**62,
-            (len(plan.spans), len(dropout_keys)),
-            generator=random("dropout", shards.ids[i]),
+            (len(plan.spans), len(job.dropout_keys)),
+            generator=job.random("dropout", client),
         )
-        for plan, i in zip(plans, order, strict=True)
+        for plan, client in zip(plans, ids, strict=True)
     ]
     extra = take(extra, place)
-    stack = _Stack(take(state, place), buffers, training)
-    tally = _Tally(len(plans), classes)
-    finished: list[State] = []  # from the last client to the first
+    stack = _Stack(
+        take(state, place),
+        job.buffers,
+        job.training,
+        take(moments, place),
+        None if rate is None else rate[place],
+    )
+    tally = _Tally(len(plans), job.classes)
+    finished: list[tuple[State, Tree]] = []  # from the last client to the first
 
     def losses_of(rows: list[int], step: int) -> Tensor:
         """Return the losses of clients whose batches have one size."""
@@ -230,42 +342,48 @@ def _train_chunk(
         held = take(stack.buffers, chosen)
         weights = stack.params if everyone else take(stack.params, chosen)
         weights = weights | held
-        for number, name in enumerate(dropout_keys):
+        for number, name in enumerate(job.dropout_keys):
             weights[name] = torch.stack([keys[i][step, number] for i in rows])
+        given = take(extra, chosen)
+        if job.draw is not None:
+            given = given | stacked([job.draw(ids[i], step) for i in rows])
         x, y = shards.inputs(batch, draws), shards.y[batch]
-        losses = vmap(loss)(weights, x, y, take(extra, chosen))
+        losses = vmap(job.loss)(weights, x, y, given)
         if not everyone:  # BatchNorm wrote into copies
             for name, value in held.items():
                 stack.buffers[name][chosen] = value
-        last = torch.tensor([step >= plans[i].last_epoch for i in rows])
-        tally.add(chosen, losses, y, last)
+        counted = torch.tensor([step >= plans[i].counted_from for i in rows])
+        tally.add(chosen, losses, y, counted)
         return losses.total
 
     live = len(plans)
     for step in range(len(plans[0].spans)):
         remaining = sum(step < len(plan.spans) for plan in plans)
         if remaining < live:
-            finished.append(stack.state(slice(remaining, live)))
+            gone = slice(remaining, live)
+            finished.append((stack.state(gone), take(stack.moments(), gone)))
             live = remaining
-            stack.keep(live)
+            stack = stack.keep(live)
         by_size: dict[int, list[int]] = defaultdict(list)
         for i in range(live):
             start, end = plans[i].spans[step]
             by_size[end - start].append(i)
-        stack.optimiser.zero_grad()
+        stack.zero_grad()
         torch.cat([losses_of(rows, step) for rows in by_size.values()]).sum().backward()
-        stack.optimiser.step()
-    finished.append(stack.state(slice(0, live)))
+        stack.step()
+    finished.append((stack.state(slice(0, live)), stack.moments()))
 
     back = torch.argsort(place)
     steps = torch.tensor([len(plan.spans) for plan in plans])
+    states, kept = zip(*finished[::-1], strict=True)
     return Trained(
-        take(concatenate(finished[::-1]), back),
+        take(concatenate(list(states)), back),
         {name: (value / steps)[back] for name, value in tally.terms.items()},
         {
             name: from_sums(total[back], tally.counts[name][back])
             for name, total in tally.sums.items()
         },
+        take(concatenate(list(kept)), back),
     )
 
 
@@ -277,7 +395,10 @@ def train_local(
     random: Random,
     *,
     classes: int,
-    extra: Tree | None = None,
+    extra: dict[str, Tensor] | None = None,
+    draw: Callable[[int, int], dict[str, Tensor]] | None = None,
+    moments: Tree | None = None,
+    rate: Tensor | None = None,
     buffers: frozenset[str] = frozenset(),
     dropout_keys: list[str] | None = None,
     chunk: int | None = None,
@@ -294,38 +415,45 @@ def train_local(
     loss : callable
         ``loss(state, x, y, extra) -> Losses`` for one client and one batch.
     training : Training
-        Optimiser, batch size, epochs. The optimiser is fresh in every call.
+        Optimiser, batch size, epochs or steps.
     random : callable
         ``random(purpose, client)`` returns that client's generator.
-    extra : tree of Tensor, optional
+    extra : dict of Tensor, optional
         Further inputs of the loss with a leading client axis.
+    draw : callable, optional
+        ``draw(client, step)`` returns what a client's loss needs afresh in a step
+        (random labels, noise ...); called in the order of steps.
+    moments : tree of Tensor, optional
+        The optimiser's state to go on from, ``[K, ...]`` (``blank_moments`` at first).
+        Without it the optimiser is fresh in every call.
+    rate : Tensor, optional
+        ``[K]`` factors on the learning rate.
     chunk : int, optional
         Clients trained side by side; a matter of speed and memory only.
 
     Returns
     -------
     Trained
-        New weights, mean loss terms, and the class means of the embeddings seen in the
-        last epoch (each taken before its step's update).
+        New weights, mean loss terms, the class means of the embeddings seen in the
+        last epoch (each taken before its step's update), and the optimiser's state.
     """
     filled = [i for i, index in enumerate(shards.index) if len(index)]
     if not filled:
         raise ValueError("shards: no client of this cohort has a sample")
-    extra = {} if extra is None else extra
+    given, kept = extra or {}, moments or {}
+    job = _Job(loss, training, random, classes, draw, buffers, dropout_keys or [])
     parts = []
     for start in range(0, len(filled), chunk or len(filled)):
         rows = filled[start : start + (chunk or len(filled))]
+        place = torch.tensor(rows)
         parts.append(
             _train_chunk(
-                take(state, torch.tensor(rows)),
+                job,
                 shards.cohort(rows),
-                loss,
-                training,
-                random,
-                take(extra, torch.tensor(rows)),
-                classes,
-                buffers,
-                dropout_keys or [],
+                take(state, place),
+                take(given, place),
+                take(kept, place),
+                None if rate is None else rate[place],
             )
         )
     trained = concatenate(parts)
@@ -334,4 +462,4 @@ def train_local(
     blank = tree_map(
         lambda leaf: leaf.new_zeros(len(shards.index), *leaf.shape[1:]), trained
     )
-    return put(blank._replace(state=state), torch.tensor(filled), trained)
+    return put(blank._replace(state=state, moments=kept), torch.tensor(filled), trained)

@@ -1,7 +1,8 @@
 """What travels between server and clients, and how much of it.
 
-A method's ``Down`` and ``Up`` are NamedTuples whose fields are ``Protos``, ``Model`` or
-plain tensors. They are the only channel, so communication is counted from them.
+A method's ``Down`` and ``Up`` are NamedTuples whose fields are ``Model``, plain tensors
+or records that say themselves what of them is sent (``Protos``). They are the only
+channel, so communication is counted from them.
 """
 
 from typing import NamedTuple
@@ -10,7 +11,6 @@ import torch
 from torch import Tensor
 
 from fedlib.nets import Net, State
-from fedlib.protos import Protos
 from fedlib.tree import flatten
 
 
@@ -18,7 +18,7 @@ class Model(NamedTuple):
     """A net's weights; ``known`` is 0 before there is a model to send."""
 
     params: State  # trained weights
-    buffers: State  # BatchNorm statistics and counters
+    buffers: State  # BatchNorm statistics and counters; empty where they stay local
     known: Tensor  # [] or [K] bool
 
     @property
@@ -27,13 +27,22 @@ class Model(NamedTuple):
         return self.params | self.buffers
 
 
-def as_model(net: Net, state: State) -> Model:
-    """Return stacked states ``[K, ...]`` as a message, all known."""
+def as_model(net: Net, state: State, *, buffers: bool = True) -> Model:
+    """Return stacked states ``[K, ...]`` as a message, all known.
+
+    Weights that a method keeps beside the net's (``own.``) are left out.
+
+    Parameters
+    ----------
+    buffers : bool
+        Whether BatchNorm statistics are part of the message.
+    """
     first = next(iter(state.values()))
-    buffers = net.buffers
+    held = net.buffers
+    shared = {k: v for k, v in state.items() if not k.startswith("own.")}
     return Model(
-        {k: v for k, v in state.items() if k not in buffers},
-        {k: v for k, v in state.items() if k in buffers},
+        {k: v for k, v in shared.items() if k not in held},
+        {k: v for k, v in shared.items() if k in held and buffers},
         torch.ones(len(first), dtype=torch.bool, device=first.device),
     )
 
@@ -54,8 +63,9 @@ def _count(leaves: dict[str, Tensor], times: int) -> Size:
 def sizes(message: NamedTuple, clients: int | None = None) -> dict[str, Size]:
     """Return the size of every field of a message, summed over its clients.
 
-    Prototypes count present classes only (d floats and one count each); a model that
-    is not known counts nothing.
+    Prototypes count present classes only (d floats and one count each), as every record
+    with a method ``sent() -> (floats, ints)`` counts itself; a model that is not known
+    counts nothing.
 
     Parameters
     ----------
@@ -66,9 +76,8 @@ def sizes(message: NamedTuple, clients: int | None = None) -> dict[str, Size]:
     """
     found: dict[str, Size] = {}
     for name, value in message._asdict().items():
-        if isinstance(value, Protos):
-            present = int(value.known.sum())
-            found[name] = Size(present * value.mean.shape[-1], present)
+        if hasattr(value, "sent"):
+            found[name] = Size(*value.sent())
         elif isinstance(value, Model):
             stacked = clients or 1
             for part in ("params", "buffers"):

@@ -1,7 +1,8 @@
 """A method is a record of plain functions; a run steps through its rounds.
 
-Read this first. A round is: broadcast -> client -> merge. ``rounds`` is an iterator,
-so a notebook steps a method with ``next()``.
+Read this first. A round is: broadcast -> client -> merge, and for some methods the
+cohort then receives a reply and finishes. ``rounds`` is an iterator, so a notebook
+steps a method with ``next()``.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,7 +13,14 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor
 
-from fedlib.local import Losses, Shards, Trained, Training, train_local
+from fedlib.local import (
+    Losses,
+    Shards,
+    Trained,
+    Training,
+    blank_moments,
+    train_local,
+)
 from fedlib.messages import Size, sizes
 from fedlib.nets import Net, State
 from fedlib.readouts import Models, Rule
@@ -42,21 +50,46 @@ class Context:
         state: State,
         shards: Shards,
         loss: Callable[..., Losses],
-        extra: Tree | None = None,
+        extra: dict[str, Tensor] | None = None,
+        *,
+        draw: Callable[[int, int], dict[str, Tensor]] | None = None,
+        training: Training | None = None,
+        phase: str = "",
+        moments: Tree | None = None,
+        rate: Tensor | None = None,
     ) -> Trained:
-        """Train a cohort of this net with the run's settings."""
+        """Train a cohort of this net with the run's settings.
+
+        Parameters
+        ----------
+        training : Training, optional
+            Settings in place of the run's.
+        phase : str
+            Tells two trainings of one round apart: each shuffles in its own way.
+        extra, draw, moments, rate
+            As in ``local.train_local``.
+        """
+        settings = training or self.training
+        faded = settings.learning_rate * settings.decay ** max(0, self.round - 1)
         return train_local(
             state,
             shards,
             loss,
-            self.training,
-            self.random,
+            settings.model_copy(update={"learning_rate": faded}),
+            lambda purpose, client: self.random(phase + purpose, client),
             classes=self.classes,
             extra=extra,
+            draw=draw,
+            moments=moments,
+            rate=rate,
             buffers=self.net.buffers,
             dropout_keys=self.net.dropout_keys,
             chunk=self.chunk,
         )
+
+    def blank_moments(self, state: State) -> Tree:
+        """Return the moments of clients whose optimiser has not stepped."""
+        return blank_moments(state, self.net.buffers, self.training)
 
     def init_clients(self, common: bool) -> State:
         """Draw the clients' first weights: one common draw, or one each."""
@@ -77,6 +110,7 @@ class Method(NamedTuple):
     """A federated method. ``server`` and ``mine`` are trees of tensors.
 
     ``mine`` has a leading client axis; ``client`` sees the rows of the round's cohort.
+    ``client`` and ``finish`` return logged terms ``[K]``, ``merge`` logged numbers.
     """
 
     name: str
@@ -85,10 +119,12 @@ class Method(NamedTuple):
     init: Callable[[Context], tuple[Tree, Tree]]  # -> server, mine
     broadcast: Callable[[Context, Tree], Any]  # server -> Down
     client: Callable[[Context, Any, Tree, Shards], tuple[Tree, Any, dict[str, Tensor]]]
-    merge: Callable[[Context, Tree, Any], Tree]  # server, Up -> server
+    merge: Callable[[Context, Tree, Any], tuple[Tree, dict[str, Tensor]]]
     models: Callable[[Context, Tree, Tree], Models]  # what can be evaluated
     predict: Rule  # what the paper evaluates
     counted: tuple[Counted, ...] = ()  # what the paper's table counts
+    reply: Callable[[Context, Tree], Any] | None = None  # server -> Down, after merging
+    finish: Callable[[Context, Any, Tree], tuple[Tree, dict[str, Tensor]]] | None = None
 
 
 class NonFiniteError(ArithmeticError):
@@ -105,6 +141,7 @@ class Round(NamedTuple):
     down: Any
     up: Any
     terms: dict[str, Tensor]  # [K] mean loss terms of the cohort's clients
+    watched: dict[str, Tensor]  # numbers that merging reports
     sent: dict[str, Size]  # "up/field" and "down/field", summed over the cohort
 
 
@@ -122,6 +159,23 @@ def _refuse_non_finite(
                 "nothing of this round was merged. Lower the learning rate or the "
                 "weight of that term."
             )
+
+
+def _refuse_non_finite_server(method: str, number: int, server: Tree) -> None:
+    for label, value in flatten(server).items():
+        if value.is_floating_point() and not torch.isfinite(value).all():
+            raise NonFiniteError(
+                f"{method}, round {number}: the server's {label} is not finite after "
+                "merging; the rounds before are kept. Lower the server's learning rate "
+                "or the weight of its terms."
+            )
+
+
+def _received(down: Any, clients: int) -> dict[str, Size]:
+    return {
+        f"down/{name}": Size(size.floats * clients, size.ints * clients)
+        for name, size in sizes(down).items()
+    }
 
 
 def draw_cohort(ctx: Context, participation: float) -> list[int]:
@@ -168,11 +222,15 @@ def rounds(
             ctx, down, take(mine, rows), shards.cohort(cohort)
         )
         _refuse_non_finite(method.name, number, cohort, up, terms)
-        server = method.merge(ctx, server, up)
+        server, watched = method.merge(ctx, server, up)
+        _refuse_non_finite_server(method.name, number, server)
+        sent = {f"up/{k}": v for k, v in sizes(up, len(cohort)).items()}
+        sent |= _received(down, len(cohort))
+        if method.reply is not None and method.finish is not None:
+            answer = method.reply(ctx, server)
+            part, after = method.finish(ctx, answer, part)
+            _refuse_non_finite(method.name, number, cohort, {}, after)
+            terms = terms | after
+            sent |= _received(answer, len(cohort))
         mine = put(mine, rows, part)
-        received = {
-            f"down/{k}": Size(v.floats * len(cohort), v.ints * len(cohort))
-            for k, v in sizes(down).items()
-        }
-        uploaded = {f"up/{k}": v for k, v in sizes(up, len(cohort)).items()}
-        yield Round(number, server, mine, cohort, down, up, terms, uploaded | received)
+        yield Round(number, server, mine, cohort, down, up, terms, watched, sent)

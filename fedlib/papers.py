@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from fedlib import registry
 from fedlib.local import Training
 from fedlib.results import Result
-from fedlib.spec import NwayKshot, Spec
+from fedlib.partition import NwayKshot
+from fedlib.spec import Spec
 
 
 class Protocol(NamedTuple):

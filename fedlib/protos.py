@@ -25,6 +25,11 @@ class Protos(NamedTuple):
         """Mask ``[..., C]`` of the classes that have a prototype."""
         return self.count > 0
 
+    def sent(self) -> tuple[int, int]:
+        """Return the floats and integers of a message: present classes only."""
+        present = int(self.known.sum())
+        return present * self.mean.shape[-1], present
+
 
 def empty(classes: int, size: int) -> Protos:
     """Return prototypes that know no class."""

@@ -1,11 +1,13 @@
 """Readouts: how a model's embeddings and logits become a prediction.
 
 An accuracy has a name with two parts, ``model/rule``. The model is ``personal`` (the
-client's own, after local training) or ``global`` (the server's, after merging). The
-rule is one of ``RULES``. Test data are each client's own shard; the average over
-clients gives every client the same weight.
+client's own, after local training), ``global`` (the server's, after merging) or
+``global_own_bn`` (the server's weights with each client's own BatchNorm statistics).
+The rule is one of ``RULES``. The data are each client's own test shard, or the whole
+test set of the data set.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -23,13 +25,17 @@ RULES = {
     "head_own": "head over the client's own classes",
     "nearest_own": "nearest prototype over the client's own classes",
     "nearest_all": "nearest prototype over all classes",
+    "etf_all": "nearest vertex of the simplex ETF over all classes",
+    "etf_own": "nearest vertex of the simplex ETF over the client's own classes",
+    "density_all": "densest mixture over all classes",
+    "density_own": "densest mixture over the client's own classes",
 }
 
 
 class Rule(NamedTuple):
     """The accuracy a paper reports: which model, read out how."""
 
-    model: str  # "personal" or "global"
+    model: str  # "personal", "global" or "global_own_bn"
     readout: str  # a key of RULES
 
 
@@ -39,6 +45,12 @@ class Models(NamedTuple):
     personal: State  # [K, ...]
     shared: State | None  # the global model, if the method has one
     protos: Protos | None  # global prototypes of the high embedding, if it has them
+    own_bn: State | None = None  # [K, ...] shared weights, each client's own statistics
+    # A method's own rules: one client's state and outputs -> scores [B, C] by name
+    scores: Callable[[State, Out], dict[str, Tensor]] | None = None
+    # Numbers to log beside centralised prototypes: class means of all training data
+    # under the global model, made for evaluation only
+    watch: Callable[[Protos], dict[str, Tensor]] | None = None
 
 
 def scores(out: Out, owns: Tensor, protos: Protos) -> dict[str, Tensor]:
@@ -58,6 +70,14 @@ def scores(out: Out, owns: Tensor, protos: Protos) -> dict[str, Tensor]:
     }
 
 
+def _all_and_own(each: dict[str, Tensor], owns: Tensor) -> dict[str, Tensor]:
+    """Return scores over all classes and over those of ``owns`` ``[K, C]``."""
+    own = torch.where(owns, 0.0, float("-inf")).unsqueeze(1)
+    return {f"{name}_all": value for name, value in each.items()} | {
+        f"{name}_own": value + own for name, value in each.items()
+    }
+
+
 def evaluate(
     net: Net, models: Models, owns: Tensor, train: Shards, test: Shards
 ) -> dict[str, Tensor]:
@@ -70,23 +90,54 @@ def evaluate(
     Returns
     -------
     dict
-        ``model/rule`` -> int64 ``[K]``, and ``samples`` -> test samples per client.
+        ``accuracy/model/rule`` -> int64 ``[K]``; ``samples`` -> test samples per
+        client; ``watch/name`` -> numbers that the method compares with centralised
+        prototypes.
     """
     found: dict[str, Tensor] = {}
     label_index, _ = padded(test.index)
     labels = test.y[label_index]
-    states = {"personal": models.personal, "global": models.shared}
+    states = {
+        "personal": models.personal,
+        "global": models.shared,
+        "global_own_bn": models.own_bn,
+    }
     for name, state in states.items():
         if state is None:
             continue
-        stacked = name == "personal"
+        stacked = name != "global"
         protos = models.protos
         if protos is None:
             protos = merge(class_means(net, state, train, "high", stacked=stacked))
         out, real = forward(net, state, test, stacked=stacked)
         by_rule = vmap(scores, in_dims=(0, 0, None))(out, owns, protos)
+        if models.scores is not None and name == "personal":
+            by_rule |= _all_and_own(vmap(models.scores)(state, out), owns)
         for rule, score in by_rule.items():
             right = (score.argmax(-1) == labels) & real
-            found[f"{name}/{rule}"] = right.sum(1)
-    samples = torch.tensor([len(i) for i in test.index])
-    return found | {"samples": samples}
+            found[f"accuracy/{name}/{rule}"] = right.sum(1)
+    if models.watch is not None and models.shared is not None:
+        means = class_means(net, models.shared, train, "high", stacked=False)
+        for name, value in models.watch(merge(means, "samples")).items():
+            found[f"watch/{name}"] = value
+    return found | {"samples": torch.tensor([len(i) for i in test.index])}
+
+
+def evaluate_full(net: Net, models: Models, full: Shards) -> dict[str, Tensor]:
+    """Return right predictions ``[1]`` of the global model on a whole test set.
+
+    Only rules over all classes apply; ``nearest_all`` where the method has prototypes.
+    """
+    if models.shared is None:
+        return {}
+    out, real = forward(net, models.shared, full, stacked=False)
+    labels = full.y[padded(full.index)[0]]
+    by_rule = {"head_all": out.logits}
+    if models.protos is not None:
+        by_rule["nearest_all"] = nearest(out.high.flatten(0, 1), models.protos).view_as(
+            out.logits
+        )
+    return {
+        f"full/global/{rule}": ((score.argmax(-1) == labels) & real).sum(1)
+        for rule, score in by_rule.items()
+    }

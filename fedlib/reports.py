@@ -36,7 +36,7 @@ def accuracies(results: Sequence[Result]) -> pd.DataFrame:
         numbers = ["last", "best", "mean_last5"]
         summary[numbers] *= 100
         head = {"dataset": spec.dataset, "method": spec.method, "seed": spec.seed}
-        kept = ["model", "rule", *numbers, "best_round", "is_paper_rule"]
+        kept = ["model", "rule", "data", *numbers, "best_round", "is_paper_rule"]
         parts.append(summary[kept].assign(**head))
     frame = pd.concat(parts, ignore_index=True)
     first = ["dataset", "method", "seed"]
@@ -128,7 +128,8 @@ def curves(
         model, how = rule or result.paper_rule
         if (model, how) not in result.readouts:
             continue
-        accuracy = result.accuracy(model, how).mean(1)
+        data = result.spec.test if rule is None else "clients"
+        accuracy = result.accuracy(model, how, data).mean(1)
         rows = {"round": result.evaluated, "accuracy": accuracy.numpy()}
         head = {"panel": load(result.spec.dataset).title, "method": result.spec.method}
         parts.append(pd.DataFrame(rows).assign(**head))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedlib import registry
 from fedlib.readouts import Rule
-from fedlib.spec import Spec
+from fedlib.spec import Spec, TestData
 
 
 @dataclass(frozen=True)
@@ -35,44 +35,69 @@ class Result:
         """The rounds with an evaluation, from 1."""
         return self.log["evaluated"].tolist()
 
-    def accuracy(self, model: str, rule: str) -> Tensor:
-        """Return the accuracy ``[evaluated rounds, clients]`` as fractions.
+    def accuracy(self, model: str, rule: str, data: TestData = "clients") -> Tensor:
+        """Return the accuracy of a model under a rule, as fractions.
+
+        Parameters
+        ----------
+        data : "clients", "pooled" or "full"
+            Each client's own test shard, ``[evaluated rounds, clients]``; the union of
+            the shards, or the whole test set, ``[evaluated rounds, 1]``.
 
         Raises
         ------
         ValueError
-            This pair was not recorded: the method has no such model.
+            This was not recorded: the method has no such model, or ``Spec.test`` does
+            not ask for the whole test set.
         """
-        if (model, rule) not in self.readouts:
+        name = f"{'full' if data == 'full' else 'accuracy'}/{model}/{rule}"
+        if name not in self.log:
+            names = (n.partition("/") for n in self.log)
+            kinds = {"accuracy": "", "full": " on full"}
+            known = [pair + kinds[kind] for kind, _, pair in names if kind in kinds]
             raise ValueError(
-                f"accuracy: {self.spec.method} has no {model}/{rule}, recorded are "
-                + ", ".join("/".join(pair) for pair in self.readouts)
+                f"accuracy: {self.spec.method} has no {model}/{rule} on {data}, "
+                f"recorded are {', '.join(known)}"
             )
-        right = self.log[f"accuracy/{model}/{rule}"].to(torch.float64)
-        return right / self.log["samples"].clamp(min=1)
+        right = self.log[name].to(torch.float64)
+        if data == "full":
+            return right / self.log["full_samples"]
+        samples = self.log["samples"]
+        if data == "pooled":
+            return right.sum(1, keepdim=True) / samples.sum(1, keepdim=True)
+        return right / samples.clamp(min=1)
 
     def summary(self) -> pd.DataFrame:
         """Return last, best and mean of the last five rounds for every readout.
 
-        Means are over clients, each with the same weight; ``std`` over clients with
-        ddof 0. The best round is chosen on the test set, as the papers do.
+        Column ``data`` says on what: ``clients`` (means over the clients, each with the
+        same weight; ``std`` over clients with ddof 0), and where ``Spec.test`` asks
+        for it ``pooled`` or ``full``. The best round is chosen on the test set, as the
+        papers do. ``is_paper_rule`` marks model, rule and data of the paper.
         """
         rows = []
-        for model, rule in self.readouts:
-            each = self.accuracy(model, rule)
+        test: TestData = self.spec.test
+        pairs = [(*pair, "clients") for pair in self.readouts]
+        if test == "pooled":
+            pairs += [(*pair, test) for pair in self.readouts]
+        full = [n.split("/")[1:] for n in self.log if n.startswith("full/")]
+        pairs += [(model, rule, "full") for model, rule in full]
+        for model, rule, data in pairs:
+            each = self.accuracy(model, rule, data)
             mean = each.mean(1)
             best = int(mean.argmax())
             rows.append(
                 {
                     "model": model,
                     "rule": rule,
+                    "data": data,
                     "last": float(mean[-1]),
                     "best": float(mean[best]),
                     "best_round": self.evaluated[best],
                     "mean_last5": float(mean[-5:].mean()),
                     "std_last": float(each[-1].std(correction=0)),
                     "std_best": float(each[best].std(correction=0)),
-                    "is_paper_rule": (model, rule) == self.paper_rule,
+                    "is_paper_rule": (model, rule) == self.paper_rule and data == test,
                 }
             )
         return pd.DataFrame(rows)
@@ -90,11 +115,26 @@ class Result:
         ).sort_values("round", kind="stable", ignore_index=True)
 
     def terms(self) -> pd.DataFrame:
-        """Return each loss term per round, averaged over the cohort."""
+        """Return each loss term per round, averaged over the cohort.
+
+        A term that a method has in some rounds only is NaN in the others.
+        """
+        return self._per_round("term/")
+
+    def watched(self) -> pd.DataFrame:
+        """Return what the server reports per round while merging; NaN: not then."""
+        return self._per_round("server/")
+
+    def beside_centralised(self) -> pd.DataFrame:
+        """Return what a method compares with class means of all clients' data."""
+        found = {n[6:]: v.numpy() for n, v in self.log.items() if n[:6] == "watch/"}
+        return pd.DataFrame(found, index=pd.Index(self.evaluated, name="round"))
+
+    def _per_round(self, prefix: str) -> pd.DataFrame:
         found = {
-            n.removeprefix("term/"): v.mean(1)
+            n.removeprefix(prefix): v.flatten(1).mean(1) if v.ndim > 1 else v
             for n, v in self.log.items()
-            if n[:5] == "term/"
+            if n.startswith(prefix)
         }
-        frame = pd.DataFrame({n: v.numpy() for n, v in found.items()})
-        return frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name="round"))
+        index = pd.RangeIndex(1, len(self.log["cohort"]) + 1, name="round")
+        return pd.DataFrame({n: v.numpy() for n, v in found.items()}, index=index)

@@ -119,7 +119,7 @@ def progress_off() -> bool:
 
 
 class _Log:
-    """Rows per round, as lists of equal tensors."""
+    """Rows as lists of equal tensors: one per round, or one per evaluation."""
 
     def __init__(self, stored: dict[str, Tensor] | None = None):
         self.rows: dict[str, list[Tensor]] = defaultdict(list)
@@ -129,7 +129,21 @@ class _Log:
     def add(self, name: str, value: Tensor) -> None:
         self.rows[name].append(value)
 
+    def add_round(self, number: int, values: dict[str, Tensor]) -> None:
+        """Add floats of a round (from 1); in rounds without them they are NaN."""
+        for name, value in values.items():
+            self._fill(name, number - 1, value)
+            self.rows[name].append(value)
+
+    def _fill(self, name: str, count: int, like: Tensor) -> None:
+        missing = count - len(self.rows[name])
+        self.rows[name] += [torch.full_like(like, float("nan"))] * missing
+
     def stacked(self) -> dict[str, Tensor]:
+        done = len(self.rows["cohort"])
+        for name in self.rows:
+            if name.startswith(("term/", "server/")):
+                self._fill(name, done, self.rows[name][0])
         return {name: torch.stack(rows) for name, rows in self.rows.items()}
 
 
@@ -181,17 +195,15 @@ def _compute(spec: Spec, home: Path) -> dict[str, Tensor]:
             begun = time.perf_counter()
             after = next(stepping)
             trained = time.perf_counter()
-            for name, value in after.terms.items():
-                log.add(f"term/{name}", value)
+            log.add_round(number, {f"term/{k}": v for k, v in after.terms.items()})
+            log.add_round(number, {f"server/{k}": v for k, v in after.watched.items()})
             for name, size in after.sent.items():
                 log.add(f"sent/{name}", torch.tensor(size))
             log.add("cohort", torch.tensor(after.cohort))
             if number % spec.eval_every == 0 or number == spec.rounds:
-                right = fed.evaluate(after)
-                log.add("samples", right.pop("samples"))
                 log.add("evaluated", torch.tensor(number))
-                for name, value in right.items():
-                    log.add(f"accuracy/{name}", value)
+                for name, value in fed.evaluate(after).items():
+                    log.add(name, value)
             seconds["train"] += trained - begun
             seconds["evaluate"] += time.perf_counter() - trained
             if number < spec.rounds:

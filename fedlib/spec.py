@@ -1,7 +1,7 @@
 """The settings of a run: frozen, validated before any work starts."""
 
 import difflib
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -13,9 +13,13 @@ from pydantic import (
 )
 
 from fedlib.local import Training
+from fedlib.partition import SCHEMES, NwayKshot, Scheme
 from fedlib.registry import method as method_record
 
 Settings = TypeVar("Settings", bound=BaseModel)
+
+# Each client's own test shard, the union of the shards, or the whole test set
+TestData = Literal["clients", "pooled", "full"]
 
 
 class SettingError(ValueError):
@@ -42,7 +46,8 @@ def validated(model: type[Settings], values: dict[str, Any]) -> Settings:
     except ValidationError as error:
         lines = []
         for problem in error.errors():
-            name = ".".join(str(part) for part in problem["loc"])
+            shown = [p for p in problem["loc"] if p not in SCHEMES]
+            name = ".".join(str(part) for part in shown)
             if problem["type"] == "extra_forbidden":
                 fields = _fields_at(model, problem["loc"][:-1])
                 hint = suggestion(str(problem["loc"][-1]), fields)
@@ -61,24 +66,28 @@ def validated(model: type[Settings], values: dict[str, Any]) -> Settings:
 def _fields_at(model: type[BaseModel], location: tuple[str | int, ...]) -> list[str]:
     """Return the field names of the model found at a location inside ``model``."""
     for part in location:
+        if part in SCHEMES:  # the chosen member of a union
+            model = SCHEMES[str(part)]
+            continue
         inner = model.model_fields[str(part)].annotation
+        if part == "partition":
+            continue
         if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
             return []
         model = inner
     return list(model.model_fields)
 
 
-class NwayKshot(BaseModel):
-    """About ``ways`` classes per client with about ``shots`` samples of each."""
+class Transform(BaseModel):
+    """How images become inputs, where a paper departs from the data set's own way."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    scheme: Literal["nway_kshot"] = "nway_kshot"
-    ways: int = Field(default=3, ge=2)  # n
-    shots: int = Field(default=100, ge=1)  # k
-    test_shots: int = Field(default=15, ge=1)  # t
-    spread: int = Field(default=1, ge=1)  # std
-    block: int = Field(default=110, ge=1)  # |A_ij|
+    mean: tuple[float, ...] | None = None  # per channel, in [0, 1]; None: the data's
+    std: tuple[Annotated[float, Field(gt=0)], ...] | None = None
+    padding: int = Field(default=0, ge=0)  # of the random crop of training images
+    flip: bool = False  # random horizontal flip of training images
+    per_batch: bool = False  # one crop and flip for all images of a batch
 
 
 class Spec(BaseModel):
@@ -90,7 +99,10 @@ class Spec(BaseModel):
     net: str
     method: str
     hp: dict[str, Any] = Field(default_factory=dict, validate_default=True)
-    partition: NwayKshot = NwayKshot()
+    embedding: Literal["unit", "raw"] | None = None  # None: as the net's paper
+    partition: Scheme = NwayKshot()
+    imbalance: float = Field(default=1.0, ge=1)  # largest over smallest class, in train
+    transform: Transform | None = None  # None: the data set's own
     clients: int = Field(default=20, ge=1)
     participation: float = Field(default=1.0, gt=0, le=1)
     rounds: int = Field(default=100, ge=1)
@@ -100,6 +112,7 @@ class Spec(BaseModel):
         default=None, ge=0, lt=2**32
     )  # None: the run's seed
     eval_every: int = Field(default=1, ge=1)  # rounds; the last one is always evaluated
+    test: TestData = "clients"  # what the reported accuracy is measured on
 
     @field_validator("method")
     @classmethod
@@ -110,8 +123,13 @@ class Spec(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _complete_hp(cls, values: Any) -> Any:
-        """Fill in and check the method's hyper-parameters."""
-        if isinstance(values, dict) and isinstance(values.get("method"), str):
+        """Name the scheme; fill in and check the method's hyper-parameters."""
+        if not isinstance(values, dict):
+            return values
+        drawn = values.get("partition")
+        if isinstance(drawn, dict) and "scheme" not in drawn:
+            values = {**values, "partition": {"scheme": "nway_kshot", **drawn}}
+        if isinstance(values.get("method"), str):
             hp = method_record(values["method"]).hp
             given = values.get("hp")
             given = {} if given is None else given

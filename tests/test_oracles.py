@@ -196,7 +196,8 @@ def test_nearest_scores_absent_classes_as_impossible():
 @pytest.mark.parametrize("mode", ["prob_mean", "logit_mean"])
 def test_server_soft_labels(mode):
     """Eq. (8), and the released code's mean of logits, by numpy and loops."""
-    ctx = toy_context(fedmps.METHOD, 2, classes=C, soft_mode=mode, soft_temperature=2.0)
+    settings = {"soft_mode": mode, "soft_temperature": 2.0}
+    ctx = toy_context(fedmps.METHOD, 2, net="digits_cnn", classes=C, **settings)
     head = ctx.net.head_state(ctx.net.init(generator(0, "head")))
     mean = torch.randn(2, C, 32, generator=generator(0, "p"))
     high = Protos(mean, torch.tensor([[3, 0, 5], [1, 0, 0]]))

@@ -19,7 +19,9 @@ Readings
     First weights: FedMPS's released code draws each client's own, so that in round 1
     nothing is sent and models of different draws are averaged; ``common_init=True``
     gives all clients one draw.
-    BatchNorm statistics are averaged like weights; integer counters take the maximum.
+    BatchNorm statistics are averaged like weights; ``buffers="local"`` neither sends nor
+    averages them (FedPA's released code), "first" takes the first client's. Integer
+    counters take the maximum.
 """
 
 from typing import NamedTuple
@@ -28,6 +30,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
+from fedlib.averaging import Buffers, mean_model, start
 from fedlib.local import Losses, Shards
 from fedlib.losses import cross_entropy
 from fedlib.messages import Model, as_model
@@ -45,6 +48,7 @@ class HP(BaseModel):
 
     weighting: Weighting = "samples"
     common_init: bool = True
+    buffers: Buffers = "average"
 
 
 PRESETS = {"fedmps": {"*": {"weighting": "uniform", "common_init": False}}}
@@ -75,23 +79,6 @@ class Client(NamedTuple):
     state: State  # [K, ...], w_i
 
 
-def mean_model(models: Model, weight: Tensor) -> Model:
-    """Average stacked models ``[K, ...]`` by ``weight`` ``[K]`` >= 0.
-
-    Floating-point entries are averaged, integer counters take the maximum.
-    """
-    share = weight.to(torch.float64) / weight.sum()
-
-    def average(x: Tensor) -> Tensor:
-        if x.is_floating_point():
-            return torch.einsum("k,k...->...", share, x.to(torch.float64)).to(x.dtype)
-        return x.amax(0)
-
-    return tree_map(
-        average, models._replace(known=models.known.to(torch.int64))
-    )._replace(known=torch.tensor(True))
-
-
 def init(ctx: Context) -> tuple[Server, Client]:
     """Draw the clients' weights; the server has a model once clients share one draw."""
     mine = Client(ctx.init_clients(ctx.hp.common_init))
@@ -101,7 +88,8 @@ def init(ctx: Context) -> tuple[Server, Client]:
 
 def broadcast(ctx: Context, server: Server) -> Down:
     """Box 1."""
-    return Down(server.model)
+    local = ctx.hp.buffers == "local"
+    return Down(server.model._replace(buffers={}) if local else server.model)
 
 
 def client(
@@ -115,32 +103,27 @@ def client(
 
     trained = ctx.train(start(down.model, mine.state), shards, loss)
     samples = torch.tensor([len(i) for i in shards.index])
+    shared = ctx.hp.buffers != "local"
     return (
         Client(trained.state),
-        Up(as_model(ctx.net, trained.state), samples),
+        Up(as_model(ctx.net, trained.state, buffers=shared), samples),
         trained.terms,
     )
 
 
-def start(model: Model, mine: State) -> State:
-    """Return stacked weights to train from: the broadcast model, if there is one."""
-    return {
-        k: torch.where(model.known, model.state[k].expand_as(v), v)
-        for k, v in mine.items()
-    }
-
-
-def merge(ctx: Context, server: Server, up: Up) -> Server:
+def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
     """Box 3; a client without samples has weight 0 under either weighting."""
     uniform = ctx.hp.weighting == "uniform"
-    return Server(
-        mean_model(up.model, up.samples.clamp(max=1) if uniform else up.samples)
-    )
+    weight = up.samples.clamp(max=1) if uniform else up.samples
+    return Server(mean_model(up.model, weight, server.model, ctx.hp.buffers)), {}
 
 
 def models(ctx: Context, server: Server, mine: Client) -> Models:
     """Return the clients' models after training and the average after merging."""
-    return Models(mine.state, server.model.state, None)
+    own_bn = None
+    if ctx.hp.buffers == "local":
+        own_bn = start(server.model._replace(buffers={}), mine.state)
+    return Models(mine.state, server.model.state, None, own_bn=own_bn)
 
 
 METHOD = Method(

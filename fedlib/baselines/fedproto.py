@@ -112,10 +112,10 @@ def client(
     return Client(trained.state), Up(local), trained.terms
 
 
-def merge(ctx: Context, server: Server, up: Up) -> Server:
+def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
     """Box 4; a class that no client of the cohort owns keeps its prototype."""
     merged = protos.merge(up.protos, ctx.hp.weighting)  # Eq. (6)
-    return Server(protos.fill(merged, server.protos))
+    return Server(protos.fill(merged, server.protos)), {}
 
 
 def models(ctx: Context, server: Server, mine: Client) -> Models:

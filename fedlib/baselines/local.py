@@ -67,9 +67,11 @@ def client(
     return Client(trained.state), Nothing(), trained.terms
 
 
-def merge(ctx: Context, server: Nothing, up: Nothing) -> Nothing:
+def merge(
+    ctx: Context, server: Nothing, up: Nothing
+) -> tuple[Nothing, dict[str, Tensor]]:
     """Learn nothing."""
-    return server
+    return server, {}
 
 
 def models(ctx: Context, server: Nothing, mine: Client) -> Models:

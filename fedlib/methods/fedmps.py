@@ -248,15 +248,16 @@ def soft_labels(ctx: Context, head: State, high: Protos) -> Protos:
     return Protos(soft, mean.count)
 
 
-def merge(ctx: Context, server: Server, up: Up) -> Server:
+def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
     """Box 4, 5 and 6; a class that the cohort does not own keeps what is known."""
     head = train_head(ctx, server.head, up.high)
-    return Server(
+    merged = Server(
         protos.fill(protos.merge(up.low), server.low),
         protos.fill(protos.merge(up.high), server.high),
         protos.fill(soft_labels(ctx, head, up.high), server.soft),
         head,
     )
+    return merged, {}
 
 
 def models(ctx: Context, server: Server, mine: Client) -> Models:
