@@ -6,7 +6,11 @@ from importlib import import_module
 from fedlib.method import Method
 
 METHODS = {
+    "gfpl": "fedlib.methods.gfpl",
+    "fedpa": "fedlib.methods.fedpa",
     "fedmps": "fedlib.methods.fedmps",
+    "fedhpro": "fedlib.methods.fedhpro",
+    "fedpg": "fedlib.methods.fedpg",
     "local": "fedlib.baselines.local",
     "fedavg": "fedlib.baselines.fedavg",
     "fedproto": "fedlib.baselines.fedproto",

@@ -13,6 +13,30 @@ from fedlib.rng import generator
 
 torch.set_num_threads(1)
 
+# method -> settings of its toy federation: what servers do many steps of, they do few
+TOY: dict[str, dict] = {
+    "gfpl": {"first_exchange": 1, "exchange_every": 1, "components": 2},
+    "fedpa": {"generator_steps": 3},
+    "fedhpro": {"hyper_steps": 3, "retrain_steps": 3, "retrain_epochs": 3},
+    "fedpg": {
+        "generator_steps": 3,
+        "generator_batch_size": 8,
+        "virtual_per_class": 4,
+        "noise_size": 8,
+    },
+}
+
+# method -> training other than SGD at 0.1, where its paper's losses need another
+TOY_TRAINING = {
+    "fedpa": Training(optimiser="adam", learning_rate=0.003, local_steps=20),
+    "fedhpro": Training(learning_rate=0.02, momentum=0.0, local_epochs=2),
+}
+
+
+def toy_net(method: str) -> str:
+    """Return the net of a toy federation: FedMPS lives on unit embeddings."""
+    return "digits_cnn" if method == "fedmps" else "digits_linear"
+
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -36,13 +60,20 @@ def toy_shards(sizes: list[int], *, classes: int = 4, seed: int = 0) -> Shards:
 
 
 def toy_context(
-    method: Method, clients: int, *, classes: int = 4, chunk: int | None = None, **hp
+    method: Method,
+    clients: int,
+    *,
+    net: str = "digits_linear",
+    classes: int = 4,
+    chunk: int | None = None,
+    training: Training | None = None,
+    **hp,
 ) -> Context:
-    """Return a context with the small net of the digits."""
+    """Return a context with a small net of the digits."""
     return Context(
         hp=method.hp(**hp),
-        net=nets.build("digits_cnn", (1, 8, 8), classes),
-        training=Training(learning_rate=0.1),
+        net=nets.build(net, (1, 8, 8), classes),
+        training=training or Training(learning_rate=0.1),
         classes=classes,
         clients=clients,
         seed=7,

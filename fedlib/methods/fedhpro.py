@@ -1,0 +1,525 @@
+r"""FedHPro: hyper-prototypes, fitted on the server by gradient matching.
+
+Wang et al., FedHPro: Federated Hyper-Prototype Learning via Gradient Matching, ICML
+2026 (arXiv 2605.13475). Equation numbers are the paper's.
+
+Symbols
+    symbol   | name here          | shape     | equation
+    p_k^c    | local in client    | [K, C, d] | (4), class means
+    P^c      | server.protos      | [C, d]    | (4), their mean over clients
+    g_k^c    | up.gradients       | [K, C, d] | (5), a class's gradient for z
+    g^c      | wanted in merge    | [C, d]    | (6)
+    s_i^c    | server.hyper.points| [C, I, d] | hyper-prototypes
+    g_HP^c   | hyper_gradients    | [C, d]    | (7)
+    L_GM     | mismatch           | [C]       | (8)
+    S_M      | match              | [C, I, d] | (9), after M steps
+    d_k      | margins            | [K]       | (10)
+    s(z, S^c)| in contrast        | [B, C]    | (11)
+    L_HPCL   | contrast           | []        | (12)
+    H^c      | hyper.centre       | [C, d]    | mean of a class's s_i^c
+    L_HPAL   | align              | []        | (13)
+    L        | loss in client     | []        | (14), with cross-entropy
+
+Box
+    1. broadcast: send the global model and the hyper-prototypes.
+    2. client: minimise cross-entropy + L_HPCL + L_HPAL from the global model.
+    3. client: send the model and each own class's mean gradient for the embedding.
+    4. merge: average the models by samples, and each class's gradients over its owners.
+    5. merge: M steps of SGD on the hyper-prototypes, so that their gradient at the new
+       global head points where the class's does; they start from the last round's.
+
+Readings
+    ``variant="reference"`` sets every switch below to what the released code does.
+    Merging: by samples; ``aggregation="alias_last_client"`` is the released loop, whose
+    list of models holds one live state again and again, so that the server gets the
+    model of the client that was visited last (here: last in a random order of the rows
+    of the cohort). Merging then depends on the order of clients.
+    Head: ``classifier_retrain="creff"`` is a stage of the released code that the paper
+    does not mention: clients also send each class's gradient for the head's weights,
+    and the server trains a new head, which replaces the merged one (``creff.py``).
+    Gradients of Eq. (5): all own samples, own model, after training
+    (``grad_when="post_local"``, ``grad_samples="all"``, ``grad_aug="none"``), or before
+    it (``"pre_local"``: the received model and, under "creff", the last re-trained
+    head) from at most so many samples per class, changed alike (``"dsa"``). Eval mode.
+    With a linear head they are W' (softmax(W z + b) - e_c) in closed form, so Eq. (8)
+    needs one differentiation. Other heads are refused.
+    ``grad_reduction="mean_twice"`` divides by the number of samples, and in Eq. (7) by
+    the number of vectors, once more.
+    ``gm_metric``: "cosine" of whole vectors; "coordwise_eps" takes 1 - cosine of each
+    pair of coordinates (0 for equal signs, 2 for unequal ones, 1 near zero); "mse".
+    Matching runs in float64; a class whose gradient vanishes is left out.
+    Margin: ``margin="l2_exp"`` is Eq. (10) inside the exponential; the algorithm box
+    computes it for every batch, we once per epoch (default) or once per round
+    (``margin_when``). "none" is the released default; "dot_additive" its other setting:
+    inner products in place of distances, added outside the exponential; where their sum
+    is negative, the released code takes its logarithm, we count it as 0.
+    L_HPCL is the mean over a batch; ``hpcl_reduction="mean_div_B"`` divides by B again.
+    L_HPAL: ``hpal="raw_sum"`` is Eq. (13); "raw_mean" divides by d, "norm_mean" scales
+    both vectors to length 1, too. raw_sum outweighs cross-entropy many times: where it
+    diverges, set the run's ``clip`` or ``align_weight`` = 1/d.
+    A term of weight 0 is not computed; with both at 0 this is FedAvg.
+    A class that no cohort has held yet is still a negative, at a random direction;
+    ``mask_unseen_classes`` keeps it out of both terms (then round 1 has neither).
+    Controls: ``hyper="frozen"`` leaves the first random draw as it is;
+    ``contrast_with``, ``align_with`` "prototypes" use P in place of S (Table 6).
+    BatchNorm statistics are averaged, counters take the maximum.
+
+Privacy
+    Of a class with one sample the server learns that sample's softmax: W' is known and,
+    in general, of rank C. A class's gradient is never more than C numbers.
+"""
+
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from torch import Tensor
+
+from fedlib import creff, heads, hyperprotos, protos, siamese
+from fedlib.averaging import mean_model, start
+from fedlib.descent import fit
+from fedlib.embed import class_means, forward, padded
+from fedlib.hyper import Variant, fill_variant
+from fedlib.hyperprotos import HyperProtos, unit
+from fedlib.local import Losses, Shards, Trained
+from fedlib.losses import cross_entropy
+from fedlib.messages import Model, as_model
+from fedlib.method import Context, Counted, Method
+from fedlib.nets import State
+from fedlib.protos import Protos
+from fedlib.readouts import Models, Rule
+from fedlib.rng import generator
+from fedlib.tree import tree_map
+
+# What the released code does, where it differs from the paper.
+REFERENCE = {
+    "aggregation": "alias_last_client",
+    "classifier_retrain": "creff",
+    "grad_when": "pre_local",
+    "grad_samples": 100,
+    "grad_aug": "dsa",
+    "grad_reduction": "mean_twice",
+    "gm_metric": "coordwise_eps",
+    "margin": "none",
+    "hpcl_reduction": "mean_div_B",
+    "hpal": "norm_mean",
+}
+
+Metric = Literal["cosine", "coordwise_eps", "mse"]
+Margin = Literal["l2_exp", "none", "dot_additive"]
+
+
+class HP(BaseModel):
+    r"""Hyper-parameters of FedHPro."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    variant: Variant = "paper"
+    contrast_weight: float = Field(default=1.0, ge=0)  # of L_HPCL
+    align_weight: float = Field(default=1.0, ge=0)  # of L_HPAL
+    temperature: float = Field(default=0.05, gt=0)  # tau
+    hyper_count: int = Field(default=5, ge=1)  # |I|
+    hyper_steps: int = Field(default=30, ge=1)  # M
+    hyper_learning_rate: float = Field(default=0.1, gt=0)
+    hyper: Literal["matched", "frozen"] = "matched"
+    aggregation: Literal["fedavg", "alias_last_client"] = "fedavg"
+    classifier_retrain: Literal["none", "creff"] = "none"
+    retrain_features: int = Field(default=50, ge=1)  # per class
+    retrain_steps: int = Field(default=100, ge=1)  # of matching
+    retrain_epochs: int = Field(default=100, ge=1)  # of the fresh head
+    grad_when: Literal["post_local", "pre_local"] = "post_local"
+    grad_samples: Literal["all"] | int = Field(default="all")  # per class
+    grad_aug: Literal["none", "dsa"] = "none"
+    grad_reduction: Literal["mean", "mean_twice"] = "mean"
+    gm_metric: Metric = "cosine"
+    margin: Margin = "l2_exp"
+    margin_when: Literal["epoch", "round"] = "epoch"
+    hpcl_reduction: Literal["mean", "mean_div_B"] = "mean"
+    hpal: Literal["raw_sum", "raw_mean", "norm_mean"] = "raw_sum"
+    contrast_with: Literal["hyper", "prototypes"] = "hyper"
+    align_with: Literal["hyper", "prototypes"] = "hyper"
+    mask_unseen_classes: bool = False
+    common_init: bool = True
+
+    _variant = model_validator(mode="before")(fill_variant(REFERENCE))
+
+    @model_validator(mode="after")
+    def _legal(self) -> "HP":
+        if self.grad_samples != "all" and self.grad_samples < 1:
+            got = self.grad_samples
+            raise ValueError(f"grad_samples: got {got}, expected 'all' or at least 1")
+        return self
+
+    @property
+    def sends_prototypes(self) -> bool:
+        """Whether a loss needs the class means of Eq. (4)."""
+        return "prototypes" in (self.contrast_with, self.align_with)
+
+
+PRESETS: dict[str, dict[str, dict]] = {}  # the paper has one setting for all data sets
+
+
+class Down(NamedTuple):
+    """To every client."""
+
+    model: Model  # w*
+    hyper: HyperProtos  # [C, I, d]
+    protos: Protos  # [C, d], P; [C, 0] where no loss uses it
+    meta_head: State  # the head trained last, under "creff"; else {}
+
+
+class Up(NamedTuple):
+    """From each client, stacked over the cohort."""
+
+    model: Model  # w_k
+    gradients: Protos  # [K, C, d], g_k^c: mean gradient and number of samples
+    head_gradients: Protos  # [K, C, C * (d + 1)] under "creff"; else [K, C, 0]
+    protos: Protos  # [K, C, d], p_k^c; [K, C, 0] where no loss uses them
+    samples: Tensor  # [K] int64, n_k
+
+
+class Server(NamedTuple):
+    """What the server keeps."""
+
+    model: Model
+    hyper: HyperProtos
+    protos: Protos
+    kept: creff.Kept
+
+
+class Client(NamedTuple):
+    """What a client keeps between rounds; only evaluation reads it after round 1."""
+
+    state: State  # [K, ...], w_k
+
+
+def margins(local: Protos, kind: Margin) -> Tensor:
+    """Return each client's margin ``[K]`` from its prototypes ``[K, C, d]``.
+
+    Pairs of classes that a client holds; the divisor counts all classes, so that a
+    client with one class has margin 0.
+    """
+    classes = local.mean.shape[1]
+    pairs = local.known.unsqueeze(1) & local.known.unsqueeze(2)
+    pairs = pairs & ~torch.eye(classes, dtype=torch.bool)
+    if kind == "dot_additive":
+        each = local.mean @ local.mean.transpose(1, 2)
+    else:
+        exact = "donot_use_mm_for_euclid_dist"
+        each = torch.cdist(local.mean, local.mean, compute_mode=exact)
+    total = torch.where(pairs, each, 0.0).sum((1, 2))
+    return total / max(1, classes - 1) ** 2  # Eq. (10)
+
+
+def contrast(
+    z: Tensor, y: Tensor, hyper: HyperProtos, margin: Tensor, hp: HP
+) -> Tensor:
+    r"""Return :math:`L_{HPCL}` of a batch: z ``[B, d]``, margin ``[]``."""
+    similarity = unit(z) @ hyper.direction.T / hp.temperature  # Eq. (11), over tau
+    own = similarity.gather(1, y.unsqueeze(1)).squeeze(1)
+    negative = (y.unsqueeze(1) != torch.arange(len(hyper.known))) & hyper.known
+    if hp.margin == "l2_exp":
+        similarity = similarity + margin / hp.temperature
+    others = torch.where(negative, similarity, -1e9).logsumexp(1)
+    if hp.margin == "dot_additive":
+        others = torch.logaddexp(others, margin.clamp(min=0).log())
+    each = F.softplus(others - own)  # Eq. (12)
+    each = torch.where(hyper.known[y], each, 0.0)
+    return each.mean() / (len(y) if hp.hpcl_reduction == "mean_div_B" else 1)
+
+
+def align(z: Tensor, y: Tensor, hyper: HyperProtos, hp: HP) -> Tensor:
+    r"""Return :math:`L_{HPAL}` of a batch: z ``[B, d]``."""
+    target = hyper.centre[y]
+    if hp.hpal == "norm_mean":
+        z, target = unit(z), unit(target)
+    each = F.huber_loss(z, target, reduction="none", delta=1.0)
+    total = each.sum(1) if hp.hpal == "raw_sum" else each.mean(1)  # Eq. (13)
+    return torch.where(hyper.known[y], total, 0.0).mean()
+
+
+def class_gradients(
+    ctx: Context, state: State, shards: Shards
+) -> tuple[Protos, Protos]:
+    """Return each client's mean gradients per class, for embeddings and for the head.
+
+    Parameters
+    ----------
+    state : dict of Tensor
+        The models ``[K, ...]`` at which gradients are taken.
+
+    Returns
+    -------
+    Protos, Protos
+        ``[K, C, d]``, and ``[K, C, C * (d + 1)]`` under "creff", else ``[K, C, 0]``.
+    """
+    hp: HP = ctx.hp
+    points = shards
+    if hp.grad_samples != "all" or hp.grad_aug == "dsa":
+        points = siamese.class_samples(
+            shards,
+            None if hp.grad_samples == "all" else hp.grad_samples,
+            hp.grad_aug == "dsa",
+            lambda client: ctx.random("gradient samples", client),
+        )
+    out, real = forward(ctx.net, state, points, stacked=True)
+    label = torch.where(real, points.y[padded(points.index)[0]], -1)
+    miss = heads.residual(out.logits.double(), label)  # softmax - e_c
+    mean = protos.from_sums(*protos.class_sums(miss, label, ctx.classes))
+    weight, _ = heads.linear(ctx.net, state)
+    gradient = mean.mean @ weight.double()  # Eq. (5)
+    if hp.grad_reduction == "mean_twice":
+        gradient = gradient / mean.count.clamp(min=1).unsqueeze(-1)
+    found = Protos(gradient.float(), mean.count)
+    if hp.classifier_retrain == "none":
+        return found, Protos(gradient.new_zeros(*mean.count.shape, 0), mean.count * 0)
+    head = torch.zeros(*mean.count.shape, ctx.classes * (out.high.shape[-1] + 1))
+    for k, c in mean.known.nonzero().tolist():
+        rows = label[k] == c
+        z = out.high[k, rows].double()
+        head[k, c] = heads.weight_gradient(z, miss[k, rows]).flatten()
+    return found, Protos(head, mean.count)
+
+
+def hyper_gradients(points: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return the mean gradient ``[C, d]`` of each class's vectors ``[C, I, d]``."""
+    label = torch.arange(len(points)).unsqueeze(1)
+    miss = heads.residual(points @ weight.T + bias, label)
+    return miss.mean(1) @ weight  # Eq. (7)
+
+
+def mismatch(wanted: Tensor, made: Tensor, metric: Metric) -> Tensor:
+    """Return how far gradients ``[C, d]`` are from those wanted, ``[C]``."""
+    if metric == "mse":
+        return (wanted - made).square().sum(-1)
+    if metric == "coordwise_eps":
+        scale = wanted.abs() * made.abs() + 1e-6
+        return (1 - wanted * made / scale).sum(-1)
+    return 1 - (unit(wanted) * unit(made)).sum(-1)  # Eq. (8)
+
+
+def match(
+    hyper: HyperProtos, wanted: Protos, weight: Tensor, bias: Tensor, hp: HP
+) -> tuple[HyperProtos, dict[str, Tensor]]:
+    """Move hyper-prototypes until their gradients match those of the data.
+
+    Parameters
+    ----------
+    wanted : Protos
+        Mean gradients ``[C, d]``; a class nobody holds, or with gradient 0, stays.
+    weight, bias : Tensor
+        The global head, ``[C, d]`` and ``[C]``.
+
+    Returns
+    -------
+    HyperProtos, dict
+        The hyper-prototypes, and the mean mismatch per class before and after; NaN
+        where no class was matched.
+    """
+    weight, bias, real = weight.double(), bias.double(), wanted.mean.double()
+    usable = wanted.known & (real.norm(dim=-1) >= 1e-12)
+    scale = hyper.points.shape[1] if hp.grad_reduction == "mean_twice" else 1
+
+    def apart(points: Tensor) -> Tensor:
+        made = hyper_gradients(points, weight, bias) / scale
+        return torch.where(usable, mismatch(real, made, hp.gm_metric), 0.0).sum()
+
+    def loss(state, step):
+        return Losses(apart(state["points"]), {}, {})
+
+    points = begun = hyper.points.double()
+    if hp.hyper == "matched":
+        points = fit(  # Eq. (9)
+            {"points": begun},
+            loss,
+            hp.hyper_steps,
+            optimiser="sgd",
+            learning_rate=hp.hyper_learning_rate,
+        ).state["points"]
+    terms = {"mismatch_before": apart(begun), "mismatch": apart(points)}
+    points = points.to(hyper.points.dtype)
+    moved = torch.where(usable[:, None, None], points, hyper.points)
+    return (
+        HyperProtos(moved, hyper.known | wanted.known),
+        {name: value / usable.sum() for name, value in terms.items()},  # 0/0 is NaN
+    )
+
+
+def first_hyper(ctx: Context) -> HyperProtos:
+    """Draw the hyper-prototypes that a run begins with; the same in every call."""
+    size = ctx.net.embedding_sizes()[1]
+    draw = generator(ctx.seed, "init", "hyper-prototypes")
+    return hyperprotos.draw(ctx.classes, ctx.hp.hyper_count, size, draw)
+
+
+def init(ctx: Context) -> tuple[Server, Client]:
+    """Draw the model, the hyper-prototypes and what re-training needs."""
+    hp: HP = ctx.hp
+    mine = Client(ctx.init_clients(hp.common_init))
+    heads.name_in(ctx.net)  # refuses other heads
+    first = tree_map(lambda x: x[0], as_model(ctx.net, mine.state))
+    size = ctx.net.embedding_sizes()[1]
+    kept = creff.Kept(torch.zeros(ctx.classes, 0, size), {})
+    if hp.classifier_retrain == "creff":
+        kept = creff.begin(ctx, hp.retrain_features)
+    server = Server(
+        first._replace(known=torch.tensor(hp.common_init)),
+        first_hyper(ctx),
+        protos.empty(ctx.classes, size if hp.sends_prototypes else 0),
+        kept,
+    )
+    return server, mine
+
+
+def broadcast(ctx: Context, server: Server) -> Down:
+    """Box 1."""
+    return Down(server.model, server.hyper, server.protos, server.kept.head)
+
+
+def anchors(down: Down, which: Literal["hyper", "prototypes"], hp: HP) -> HyperProtos:
+    """Return what a loss compares embeddings with."""
+    if which == "prototypes":
+        return hyperprotos.of_prototypes(down.protos)
+    if hp.mask_unseen_classes:
+        return down.hyper
+    return down.hyper._replace(known=torch.ones_like(down.hyper.known))
+
+
+def train(ctx: Context, state: State, shards: Shards, loss) -> Trained:
+    """Box 2: train epoch by epoch where the margin is taken anew in each.
+
+    The first epoch has FedAvg's batches, and all have where one call trains them.
+    """
+    hp: HP = ctx.hp
+
+    def extra(state: State) -> dict[str, Tensor]:
+        off = hp.margin == "none" or not hp.contrast_weight
+        if off or not any(len(mine) for mine in shards.index):
+            return {"margin": torch.zeros(len(shards.index))}
+        local = class_means(ctx.net, state, shards, "high")  # Eq. (4), one client
+        return {"margin": margins(local, hp.margin)}
+
+    wanted = (
+        hp.contrast_weight > 0 and hp.margin != "none" and hp.margin_when == "epoch"
+    )
+    if not wanted or ctx.training.local_steps is not None:
+        return ctx.train(state, shards, loss, extra(state))
+    once = ctx.training.model_copy(update={"local_epochs": 1})
+    stateful = once.optimiser == "adam" or once.momentum > 0
+    moments = ctx.blank_moments(state) if stateful else None
+    terms = []
+    for epoch in range(ctx.training.local_epochs):
+        phase = f"epoch {epoch} " if epoch else ""
+        trained = ctx.train(
+            state,
+            shards,
+            loss,
+            extra(state),
+            training=once,
+            phase=phase,
+            moments=moments,
+        )
+        state, moments = trained.state, trained.moments if stateful else None
+        terms.append(trained.terms)
+    mean = {name: torch.stack([t[name] for t in terms]).mean(0) for name in terms[0]}
+    return trained._replace(terms=mean)
+
+
+def client(
+    ctx: Context, down: Down, mine: Client, shards: Shards
+) -> tuple[Client, Up, dict[str, Tensor]]:
+    """Box 2 and 3."""
+    hp: HP = ctx.hp
+    near = anchors(down, hp.contrast_with, hp)
+    home = anchors(down, hp.align_with, hp)
+
+    def loss(state, x, y, extra):
+        out = ctx.net(state, x, train=True)
+        terms = {"supervised": cross_entropy(out.logits, y)}
+        total = terms["supervised"]
+        if hp.contrast_weight:
+            terms["contrast"] = contrast(out.high, y, near, extra["margin"], hp)
+            total = total + hp.contrast_weight * terms["contrast"]
+        if hp.align_weight:
+            terms["align"] = align(out.high, y, home, hp)
+            total = total + hp.align_weight * terms["align"]  # Eq. (14)
+        return Losses(total, terms | extra, {})
+
+    begun = start(down.model, mine.state)
+    trained = train(ctx, begun, shards, loss)
+    at = trained.state
+    if hp.grad_when == "pre_local":
+        head = heads.within(down.meta_head)
+        at = begun | {k: v.expand_as(begun[k]) for k, v in head.items()}
+    gradients, head_gradients = class_gradients(ctx, at, shards)
+    local = protos.empty(ctx.classes, 0)
+    local = tree_map(lambda x: x.expand(len(shards.index), *x.shape), local)
+    if hp.sends_prototypes:
+        local = class_means(ctx.net, trained.state, shards, "high")
+    samples = torch.tensor([len(i) for i in shards.index])
+    model = as_model(ctx.net, trained.state)
+    up = Up(model, gradients, head_gradients, local, samples)
+    return Client(trained.state), up, trained.terms
+
+
+def last_client(ctx: Context, models: Model, samples: Tensor) -> Model:
+    """Return the model of the client visited last, of those with samples."""
+    order = torch.randperm(len(samples), generator=ctx.random("visits"))
+    last = order[samples[order] > 0][-1]
+    return tree_map(lambda x: x[last], models)
+
+
+def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
+    """Box 4 and 5."""
+    hp: HP = ctx.hp
+    if hp.aggregation == "alias_last_client":
+        model = last_client(ctx, up.model, up.samples)
+    else:
+        model = mean_model(up.model, up.samples, server.model)
+    kept = server.kept
+    if hp.classifier_retrain == "creff":
+        kept = creff.retrain(
+            ctx, kept, up.head_gradients, hp.retrain_steps, hp.retrain_epochs
+        )
+        model = model._replace(params=model.params | heads.within(kept.head))
+    wanted = protos.merge(up.gradients)  # Eq. (6)
+    weight, bias = heads.linear(ctx.net, model.params)
+    hyper, terms = match(server.hyper, wanted, weight, bias, hp)
+    first = first_hyper(ctx).points
+    terms["moved"] = (hyper.points - first).norm() / first.norm()
+    means = protos.fill(protos.merge(up.protos), server.protos)  # Eq. (4), global
+    return Server(model, hyper, means, kept), terms
+
+
+def models(ctx: Context, server: Server, mine: Client) -> Models:
+    """Return the models, and H as the prototypes of the nearest-prototype rules."""
+    centre, known = server.hyper.centre, server.hyper.known
+
+    def watch(central: Protos) -> dict[str, Tensor]:
+        both = known & central.known
+        cosine = (unit(centre) * unit(central.mean)).sum(-1)
+        distance = (centre - central.mean).norm(dim=-1)
+        values = {"hyper_cosine": cosine, "hyper_distance": distance}
+        return {name: value[both].mean() for name, value in values.items()}
+
+    return Models(
+        mine.state,
+        server.model.state,
+        Protos(centre, known.to(torch.int64)),
+        watch=watch,
+    )
+
+
+METHOD = Method(
+    name="fedhpro",
+    source="Wang et al., ICML 2026",
+    hp=HP,
+    init=init,
+    broadcast=broadcast,
+    client=client,
+    merge=merge,
+    models=models,
+    predict=Rule("global", "head_all"),
+    counted=(Counted("up", "model"), Counted("up", "gradients")),
+)

@@ -1,0 +1,544 @@
+r"""FedPA: a feature generator that keeps away from the prototypes.
+
+Jiang et al., FedPA: Generator-Based Heterogeneous Federated Prototype Adversarial
+Learning, IEEE TDSC 2024. Equation numbers are the article's.
+
+Symbols
+    symbol        | name here            | shape     | equation
+    phi_i^m       | up.protos            | [K, C, d] | (2), local prototypes
+    phi^m         | server.protos        | [C, d]    | (3), global prototypes
+    h             | generator(...)       | [B, d]    | (4), generated embeddings
+    L_fid         | fidelity             | []        | (5)
+    L_ad          | adversarial          | []        | (6)
+    L_div         | diversity            | []        | (7)
+    L_G           | train_generator.loss | []        | (8)
+    L_pre         | in client.loss       | []        | (9)
+    L_po          | align                | []        | (10)
+    L_ge          | synthetic            | []        | (11)
+    L             | client.loss          | []        | (12)
+    omega, omega_i| server.model, mine.state |       | the global model, client i's
+    theta         | server.generator     |           | the generator's weights
+    \tilde p(y)   | down.labels          | [C]       | label distribution
+    p_{k,j}       | owner_share          | [K, C]    | in (5), share of a class
+    t             | ctx.round - 1        |           | the paper counts from 0
+
+Box
+    1. broadcast: send the model; from the second round on also the generator, the
+       prototypes and the label distribution.
+    2. client: from the model, minimise cross-entropy on its own samples
+       + lambda_po * distance of each embedding to its class's prototype
+       + lambda_ge * cross-entropy of its head on generated embeddings.
+    3. client: send the model, the class means and the label counts.
+    4. merge: prototypes and label distribution from the counts; average the models.
+    5. merge: train the generator: right under the clients' heads (L_fid), spread within
+       a class (L_div), far from the new prototypes (L_ad).
+
+Readings
+    Every difference between paper and released code is a switch; the default is the
+    paper's side, ``variant="reference"`` takes the released one of all (``REFERENCE``).
+    Distances of Eq. (6) and (10): mean Euclidean length, or ``"mse"``.
+    Eq. (7): pairs of one class, or of different classes (released mask, ``"diff"``).
+    Eq. (5): weighted by class share and divided by the number of clients; the released
+    code multiplies two means (``fid_weight="outer_mean"``), does not divide
+    (``fid_norm="sum"``) and counts 1 + processed samples (``pj_counts``).
+    L_ad has no bound: generated features run away once the fidelity weight has decayed,
+    soonest under ``fid_norm="paper"``. ``ad_cap`` bounds the distance (off by default);
+    the terms ``norm`` and ``distance`` show it.
+    First round: cross-entropy only, since there is no prototype yet (released code);
+    the generator is trained in it.
+    Classes that the cohort lacks: the prototype is carried (``"zero"``: reset to the
+    origin, where it pulls); a class without prototype adds nothing to Eq. (6), (10),
+    which are means over the others.
+    Label distribution: from the cohort, or ``ptilde="cumulative"``: from all clients
+    that ever reported. Labels that no client of the cohort owns are not generated.
+    Labels "available" to the released clients are those that any client has reported.
+    Learning rate: decays by 0.99 per round, at the round of the client's last
+    participation (released code) or ``lr_sched="by_round"``. A client's Adam moments
+    persist although its weights are replaced; ``moments="reset"`` starts afresh.
+    BatchNorm statistics are averaged; ``bn="local"``: neither sent nor merged, so that
+    the global model keeps the first ones, and each client evaluates with its own.
+    Generator: 50 Adam steps of 32 per round, weight decay 0.01 (released code).
+"""
+
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from torch import Tensor
+from torch.func import vmap
+
+from fedlib import averaging, descent, generators, protos
+from fedlib.descent import Fitted, Moments
+from fedlib.embed import class_means
+from fedlib.generators import Generator, Noise
+from fedlib.hyper import Variant, fill_variant
+from fedlib.local import Losses, Shards, Trained
+from fedlib.losses import cross_entropy
+from fedlib.messages import Model, as_model
+from fedlib.method import Context, Counted, Method
+from fedlib.nets import State
+from fedlib.protos import Protos
+from fedlib.readouts import Models, Rule
+from fedlib.rng import generator as named_generator
+from fedlib.tree import tree_map
+
+Distance = Literal["l2", "mse"]
+
+# What the released code does where the paper says something else.
+REFERENCE: dict[str, Any] = {
+    "po_dist": "mse",
+    "ad_dist": "mse",
+    "div_pairs": "diff",
+    "div_metric": "l1mean_msemean",
+    "noise": "uniform",
+    "fid_weight": "outer_mean",
+    "fid_norm": "sum",
+    "pj_counts": "seen_plus1",
+    "gen_labels": "uniform_qualified",
+    "client_labels": "uniform_available",
+    "ad_proto": "prev",
+    "proto": "online_train",
+    "proto_zero_bug": True,
+    "missing_proto": "zero",
+    "bn": "local",
+    "generator_floor": 1e-4,
+    "fidelity_floor": 1e-4,
+}
+
+
+class HP(BaseModel):
+    r"""Hyper-parameters of FedPA."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    variant: Variant = "paper"
+    generator_weight: float = Field(default=25.0, ge=0)  # lambda_ge at t = 0
+    generator_floor: float = Field(default=0.0, ge=0)
+    proto_weight: float = Field(default=5.0, ge=0)  # lambda_po at t = 0
+    proto_floor: float = Field(default=0.15, ge=0)
+    fidelity_weight: float = Field(default=25.0, ge=0)  # gamma_fid at t = 0
+    fidelity_floor: float = Field(default=0.0, ge=0)
+    diversity_weight: float = Field(default=1.0, ge=0)  # gamma_div
+    adversarial_weight: float = Field(default=0.15, ge=0)  # gamma_ad
+    schedule_decay: float = Field(default=0.98, gt=0, le=1)  # of weights, per round
+    po_dist: Distance = "l2"
+    ad_dist: Distance = "l2"
+    ad_cap: float | None = Field(default=None, gt=0)  # bound on ||h - phi||
+    div_pairs: Literal["same", "diff", "all"] = "same"
+    div_metric: Literal["l2_l2", "l1mean_msemean"] = "l2_l2"
+    noise: Noise = "normal"
+    fid_weight: Literal["per_sample", "outer_mean"] = "per_sample"
+    fid_norm: Literal["paper", "sum"] = "paper"
+    pj_counts: Literal["dataset", "seen_plus1"] = "dataset"
+    gen_labels: Literal["global", "uniform_qualified"] = "global"
+    client_labels: Literal["global", "uniform_available"] = "global"
+    ptilde: Literal["selected", "cumulative"] = "selected"
+    ad_proto: Literal["new", "prev"] = "new"
+    proto: Literal["post_full_eval", "online_train"] = "post_full_eval"
+    proto_zero_bug: bool = False  # an owned class that was not seen sends a zero
+    missing_proto: Literal["carry_and_mask", "zero"] = "carry_and_mask"
+    bn: Literal["average", "local"] = "average"
+    moments: Literal["persist", "reset"] = "persist"
+    lr_sched: Literal["last_trained", "by_round"] = "last_trained"
+    lr_decay: float = Field(default=0.99, gt=0, le=1)  # of the clients, per round
+    synthetic_batch: int = Field(default=32, ge=1)  # generated per client step
+    noise_size: int = Field(default=32, ge=1)
+    hidden: int = Field(default=256, ge=1)
+    generator_steps: int = Field(default=50, ge=1)
+    generator_batch: int = Field(default=32, ge=2)  # BatchNorm needs two
+    generator_lr: float = Field(default=3e-4, gt=0)
+    generator_lr_decay: float = Field(default=0.98, gt=0, le=1)  # per round
+    generator_weight_decay: float = Field(default=0.01, ge=0)
+
+    _variant = model_validator(mode="before")(fill_variant(REFERENCE))
+
+
+# Section V-A3: learning rates; V-A2: hidden 256 everywhere (released CelebA: 128).
+PRESETS = {
+    "fedpa": {
+        "mnist": {"generator_lr": 3e-4},
+        "fashion": {"generator_lr": 3e-4},
+        "emnist": {"generator_lr": 1e-4},
+        "celeba": {"generator_lr": 3e-4},
+    }
+}
+
+
+class Labels(NamedTuple):
+    """A label distribution; all 0 before there is one, and then not sent."""
+
+    share: Tensor  # [C]
+
+    def sent(self) -> tuple[int, int]:
+        """Return how many floats and integers travel."""
+        return (self.share.numel() if bool(self.share.any()) else 0), 0
+
+
+class Down(NamedTuple):
+    """To every client."""
+
+    model: Model  # omega; with BatchNorm statistics unless they are local
+    generator: Model  # theta with running statistics; not known in round 1
+    protos: Protos  # [C, d]
+    labels: Labels  # [C], what the client draws labels from
+
+
+class Up(NamedTuple):
+    """From each client, stacked over the cohort."""
+
+    model: Model  # omega_i
+    protos: Protos  # [K, C, d]; the counts are the weights of Eq. (3)
+    labels: Tensor  # [K, C] n_i^m as floats
+    # [K, C] samples processed this round, where the released switches want it, and
+    # [K] whether the client reports for the first time, where a switch wants that
+    counters: dict[str, Tensor]
+
+
+class Server(NamedTuple):
+    """What the server keeps."""
+
+    model: Model
+    generator: State
+    moments: Moments  # of the generator's Adam
+    protos: Protos  # [C, d]
+    labels: Tensor  # [C] label counts behind the distribution
+    available: Tensor  # [C] bool, classes that any client has reported
+
+
+class Client(NamedTuple):
+    """What a client keeps between rounds."""
+
+    state: State  # [K, ...]; only evaluation and local statistics read it
+    last: Tensor  # [K] the t at which it trained last, -1 before
+    moments: Moments  # [K, ...] of its optimiser; {} unless they persist
+
+
+def schedule(start: float, decay: float, floor: float, t: int) -> float:
+    """Return a weight in round t (from 0); a weight of 0 stays off."""
+    return max(floor, start * decay**t) if start else 0.0
+
+
+def usable(phi: Protos, hp: HP) -> Tensor:
+    """Return the mask ``[C]`` of the classes with a prototype to measure against."""
+    known = phi.known
+    return known.any() & (known | (hp.missing_proto == "zero"))
+
+
+def distance(a: Tensor, b: Tensor, kind: Distance, cap: float | None = None) -> Tensor:
+    """Return each row's distance ``[B]``: its length, or its mean square over d."""
+    length = torch.linalg.vector_norm(a - b, dim=-1)
+    length = length if cap is None else length.clamp(max=cap)
+    return length if kind == "l2" else length.square() / a.shape[-1]
+
+
+def over_valid(each: Tensor, valid: Tensor) -> Tensor:
+    """Return the mean of the valid entries of ``[B]``, 0 if there is none."""
+    return torch.where(valid, each, 0.0).sum() / valid.sum().clamp(min=1)
+
+
+def fidelity(entropy: Tensor, share: Tensor, hp: HP) -> Tensor:
+    r"""Return :math:`L_{fid}` from cross-entropies and class shares ``[K, B]``."""
+    clients = 1 if hp.fid_norm == "sum" else len(entropy)
+    if hp.fid_weight == "outer_mean":
+        return (share.mean(1) * entropy.mean(1)).sum() / clients
+    return (share * entropy).mean(1).sum() / clients  # Eq. (5)
+
+
+def adversarial(h: Tensor, y: Tensor, phi: Protos, hp: HP) -> Tensor:
+    r"""Return :math:`L_{ad}`: how far h ``[B, d]`` is from the prototypes."""
+    each = distance(h, phi.mean[y], hp.ad_dist, hp.ad_cap)
+    return over_valid(each, usable(phi, hp)[y])  # Eq. (6)
+
+
+def diversity(h: Tensor, z: Tensor, y: Tensor, hp: HP) -> Tensor:
+    r"""Return :math:`L_{div}` in (0, 1] of h ``[B, d]`` made from noise ``[B, n]``."""
+    dh, dz = h.unsqueeze(1) - h, z.unsqueeze(1) - z
+    if hp.div_metric == "l2_l2":
+        apart = torch.linalg.vector_norm(dh, dim=-1)
+        apart = apart * torch.linalg.vector_norm(dz, dim=-1)
+    else:
+        apart = dh.abs().mean(-1) * dz.square().mean(-1)
+    same = y.unsqueeze(1) == y
+    pairs = {"same": same, "diff": ~same, "all": torch.ones_like(same)}[hp.div_pairs]
+    return torch.exp(-(pairs * apart).mean())  # Eq. (7)
+
+
+def align(f: Tensor, y: Tensor, phi: Protos, hp: HP) -> Tensor:
+    r"""Return :math:`L_{po}`: the pull of embeddings ``[B, d]`` to the prototypes."""
+    each = distance(f, phi.mean[y], hp.po_dist)
+    return over_valid(each, usable(phi, hp)[y])  # Eq. (10)
+
+
+def synthetic(ctx: Context, state: State, h: Tensor, y: Tensor) -> Tensor:
+    r"""Return :math:`L_{ge}`: the head's cross-entropy on generated h ``[B, d]``."""
+    logits = ctx.net.head(ctx.net.head_state(state), h, train=True)
+    return cross_entropy(logits, y)  # Eq. (11)
+
+
+def generator_of(ctx: Context) -> Generator:
+    """Return the generator of the net's high embedding."""
+    _, size = ctx.net.embedding_sizes()
+    hp: HP = ctx.hp
+    return generators.build(ctx.classes, size, hidden=hp.hidden, noise=hp.noise_size)
+
+
+def histogram(shards: Shards, classes: int) -> Tensor:
+    """Return the number of samples ``[K, C]`` of each class."""
+    return torch.stack([shards.y[i].bincount(minlength=classes) for i in shards.index])
+
+
+def init(ctx: Context) -> tuple[Server, Client]:
+    """Draw one model for all and a generator; no prototype is known."""
+    hp: HP = ctx.hp
+    _, size = ctx.net.embedding_sizes()
+    state = ctx.init_clients(True)
+    generator = generator_of(ctx)
+    theta = generator.init(named_generator(ctx.seed, "init", "generator"))
+    server = Server(
+        model=tree_map(lambda x: x[0], as_model(ctx.net, state)),
+        generator=theta,
+        moments=descent.blank(theta, generator.buffers),
+        protos=protos.empty(ctx.classes, size),
+        labels=torch.zeros(ctx.classes),
+        available=torch.zeros(ctx.classes, dtype=torch.bool),
+    )
+    moments = ctx.blank_moments(state) if hp.moments == "persist" else {}
+    return server, Client(state, torch.full((ctx.clients,), -1), moments)
+
+
+def broadcast(ctx: Context, server: Server) -> Down:
+    """Box 1; clients run the generator in eval mode, so its statistics travel too."""
+    hp: HP = ctx.hp
+    uniform = hp.client_labels == "uniform_available"
+    counts = server.available.to(torch.float32) if uniform else server.labels
+    held = generator_of(ctx).buffers
+    theta = {k: v for k, v in server.generator.items() if v.is_floating_point()}
+    return Down(
+        server.model if hp.bn == "average" else server.model._replace(buffers={}),
+        Model(
+            {k: v for k, v in theta.items() if k not in held},
+            {k: v for k, v in theta.items() if k in held},
+            server.available.any(),
+        ),
+        server.protos,
+        Labels(counts / counts.sum().clamp(min=1)),
+    )
+
+
+def client(
+    ctx: Context, down: Down, mine: Client, shards: Shards
+) -> tuple[Client, Up, dict[str, Tensor]]:
+    """Box 2 and 3."""
+    hp: HP = ctx.hp
+    t = ctx.round - 1
+    begun = bool(down.generator.known)
+    generator = generator_of(ctx)
+    lambda_ge = schedule(hp.generator_weight, hp.schedule_decay, hp.generator_floor, t)
+    lambda_po = schedule(hp.proto_weight, hp.schedule_decay, hp.proto_floor, t)
+
+    def draw(client: int, step: int) -> dict[str, Tensor]:
+        pick = ctx.random(f"synthetic {step}", client)
+        y = generators.draw_labels(down.labels.share, hp.synthetic_batch, pick)
+        return {
+            "labels": y,
+            "noise": generators.draw_noise(hp.noise, len(y), hp.noise_size, pick),
+        }
+
+    def loss(state, x, y, extra):
+        out = ctx.net(state, x, train=True)
+        terms = {
+            "supervised": cross_entropy(out.logits, y),  # Eq. (9)
+            "align": align(out.high, y, down.protos, hp),
+            "synthetic": torch.zeros(()),
+        }
+        if begun:
+            h = generator(down.generator.state, extra["noise"], extra["labels"])
+            terms["synthetic"] = synthetic(ctx, state, h, extra["labels"])
+        total = (  # Eq. (12)
+            terms["supervised"]
+            + lambda_ge * terms["synthetic"]
+            + lambda_po * terms["align"]
+        )
+        return Losses(total, terms, {"high": out.high})
+
+    by_round = torch.full_like(mine.last, t)
+    age = by_round if hp.lr_sched == "by_round" else mine.last.clamp(min=0)
+    trained = ctx.train(
+        averaging.start(down.model, mine.state),
+        shards,
+        loss,
+        draw=draw if begun else None,
+        moments=mine.moments if hp.moments == "persist" else None,
+        rate=hp.lr_decay**age,
+    )
+    labels = histogram(shards, ctx.classes)
+    counters = {}
+    if hp.pj_counts == "seen_plus1" or hp.gen_labels == "uniform_qualified":
+        counters["seen"] = trained.protos["high"].count
+    if hp.ptilde == "cumulative":
+        counters["first"] = mine.last < 0
+    up = Up(
+        as_model(ctx.net, trained.state, buffers=hp.bn == "average"),
+        local_protos(ctx, trained, shards, labels),
+        labels.to(torch.float32),
+        counters,
+    )
+    kept = Client(
+        trained.state,
+        torch.where(labels.any(1), t, mine.last),
+        trained.moments if hp.moments == "persist" else {},
+    )
+    return kept, up, trained.terms
+
+
+def local_protos(
+    ctx: Context, trained: Trained, shards: Shards, labels: Tensor
+) -> Protos:
+    """Return the class means ``[K, C, d]`` that a cohort uploads."""
+    if ctx.hp.proto == "post_full_eval":
+        return class_means(ctx.net, trained.state, shards, "high")  # Eq. (2)
+    seen = trained.protos["high"]
+    return seen._replace(count=labels) if ctx.hp.proto_zero_bug else seen
+
+
+def owner_share(up: Up, hp: HP) -> Tensor:
+    """Return the share ``[K, C]`` of each class that a client owns; sums to 1."""
+    counts = up.labels if hp.pj_counts == "dataset" else 1 + up.counters["seen"]
+    return counts / counts.sum(0).clamp(min=1)
+
+
+def label_counts(server: Server, up: Up, hp: HP) -> Tensor:
+    """Return the label counts ``[C]`` behind the distribution, after this round."""
+    if hp.ptilde == "selected":
+        return up.labels.sum(0)
+    new = up.labels * up.counters["first"].unsqueeze(1)
+    return server.labels + new.sum(0)
+
+
+def train_generator(
+    ctx: Context,
+    server: Server,
+    heads: State,
+    owners: Tensor,
+    counts: Tensor,
+    far: Protos,
+    near: Protos,
+) -> Fitted:
+    """Train the generator against the cohort's heads: box 5.
+
+    Parameters
+    ----------
+    server : Server
+        The generator and its moments to go on from.
+    heads : dict of Tensor
+        The clients' heads ``[K, ...]``, which stay as they are.
+    owners : Tensor
+        ``[K, C]``, ``owner_share``.
+    counts : Tensor
+        ``[C]`` what labels are drawn from, any positive sum.
+    far, near : Protos
+        Prototypes to keep away from, and those of this round for the monitor.
+    """
+    hp: HP = ctx.hp
+    t = ctx.round - 1
+    generator = generator_of(ctx)
+    gamma_fid = schedule(hp.fidelity_weight, hp.schedule_decay, hp.fidelity_floor, t)
+
+    def loss(state: State, step: int) -> Losses:
+        pick = ctx.random(f"generator {step}")
+        y = generators.draw_labels(counts, hp.generator_batch, pick)
+        z = generators.draw_noise(hp.noise, len(y), hp.noise_size, pick)
+        h = generator(state, z, y, train=True)  # Eq. (4)
+        logits = vmap(ctx.net.head, in_dims=(0, None))(heads, h)
+        entropy = F.cross_entropy(
+            logits.flatten(0, 1), y.repeat(len(logits)), reduction="none"
+        ).unflatten(0, logits.shape[:2])
+        terms = {
+            "fidelity": fidelity(entropy, owners[:, y], hp),
+            "diversity": diversity(h, z, y, hp),
+            "adversarial": adversarial(h, y, far, hp),
+            "norm": h.norm(dim=1).mean(),
+            "distance": over_valid(distance(h, near.mean[y], "l2"), near.known[y]),
+        }
+        total = (  # Eq. (8)
+            gamma_fid * terms["fidelity"]
+            + hp.diversity_weight * terms["diversity"]
+            - hp.adversarial_weight * terms["adversarial"]
+        )
+        return Losses(total, terms, {})
+
+    return descent.fit(
+        server.generator,
+        loss,
+        hp.generator_steps,
+        learning_rate=hp.generator_lr * hp.generator_lr_decay**t,
+        weight_decay=hp.generator_weight_decay,
+        moments=server.moments,
+        buffers=generator.buffers,
+    )
+
+
+def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
+    """Box 4 and 5."""
+    hp: HP = ctx.hp
+    new = protos.merge(up.protos, "samples")  # Eq. (3)
+    if hp.missing_proto == "carry_and_mask":
+        new = protos.fill(new, server.protos)
+    labels = label_counts(server, up, hp)
+    if hp.gen_labels == "global":
+        drawn = labels * up.labels.any(0)
+    else:
+        drawn = up.counters["seen"].any(0).to(torch.float32)
+    fitted = train_generator(
+        ctx,
+        server,
+        ctx.net.head_state(up.model.params),
+        owner_share(up, hp),
+        drawn,
+        new if hp.ad_proto == "new" else server.protos,
+        new,
+    )
+    merged = Server(
+        averaging.mean_model(up.model, up.labels.sum(1), server.model, hp.bn),
+        fitted.state,
+        fitted.moments,
+        new,
+        labels,
+        server.available | up.labels.any(0),
+    )
+    return merged, fitted.terms
+
+
+def models(ctx: Context, server: Server, mine: Client) -> Models:
+    """Return the clients' models, the global one, and the prototypes.
+
+    With local BatchNorm statistics the global model has its first ones, and beside it
+    stands the global model under each client's own.
+    """
+    own_bn = None
+    if ctx.hp.bn == "local":
+        shared = server.model._replace(buffers={})
+        own_bn = averaging.start(shared, mine.state)
+    return Models(mine.state, server.model.state, server.protos, own_bn)
+
+
+METHOD = Method(
+    name="fedpa",
+    source="Jiang et al., IEEE TDSC 2024",
+    hp=HP,
+    init=init,
+    broadcast=broadcast,
+    client=client,
+    merge=merge,
+    models=models,
+    predict=Rule("global", "head_all"),
+    counted=tuple(
+        Counted(way, field)
+        for way, fields in {
+            "up": ("model", "protos", "labels"),
+            "down": ("model", "generator", "generator_buffers", "protos", "labels"),
+        }.items()
+        for field in fields
+    ),
+)

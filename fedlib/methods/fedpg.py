@@ -1,0 +1,595 @@
+r"""FedPG: virtual images that share the prototypes' classes.
+
+Xue et al., FedPG: A Privacy-friendly and Universal Method for Solving non-IID Data in
+Federated Learning. Equation numbers are the article's.
+
+Symbols
+    symbol    | name here              | shape           | equation
+    P_{k,c}   | up.protos              | [K, C, d]       | (4), local prototypes
+    P_c       | server.protos          | [C, d]          | (5), global prototypes
+    P'_c      | server.anchors         | [C, d]          | 4.2, virtual prototypes
+    d(P', P)  | anchor_distance        | []              | (6), (7)
+    l_dce     | anchor_entropy         | [B]             | (8)
+    l_p       | proto_loss             | [B]             | (9)
+    L_G       | train_generator.loss   | []              | (10)
+    G_w       | server.generator       |                 | 4.2, label -> image
+    D'        | server.images          | [C n_v, c, h, w]| 4.2, virtual data
+    l_fa      | align                  | []              | (11)
+    l_ct      | tuning                 | []              | (12)
+    L_k       | client.with_virtual    | []              | (13)
+    M, M_k    | server.model, mine.state |               | (2), global, client k's
+    f         | net(...).high          | [B, d]          | 3.1, the embedding
+
+Box
+    1. broadcast: send the model and, once there are some, the virtual images.
+    2. client: from the model, minimise cross-entropy on its own and on virtual images
+       + lambda_c * l_fa, which draws own samples to virtual ones of their class.
+    3. client: send the model and, per class, the mean embedding of up to m samples.
+    4. merge: average the models by samples and the prototypes over their owners.
+    5. merge: train the generator and the virtual prototypes under the new model: the
+       embeddings of virtual images near the virtual prototype of their class, and
+       virtual prototypes near the global ones.
+    6. merge: make n_v virtual images per class, for the next round.
+
+Readings
+    Every difference between paper and released code is a switch; the default is the
+    paper's side, ``variant="reference"`` takes the released one of all (``REFERENCE``).
+    Virtual data in every round; the released code stops for good (``virtual_until``):
+    later rounds send no prototypes, train no generator and are FedAvg.
+    Distances of Eq. (7), (8): Euclidean divided by tau = 2; the released code
+    multiplies squares by 2 (``gan_dist="sq_l2_scale2"``), which saturates the softmax.
+    Eq. (8) leaves the true class out of the denominator, so that it has no lower bound;
+    ``dce_denominator="all"`` is the usual cross-entropy.
+    Eq. (7): prototypes of absent classes are left out of the denominator; released:
+    zero vectors in their place (``absent="zeros"``). Summed over classes, or averaged
+    (``proto_term``).
+    f is frozen; the released optimiser also trains its copy (``freeze_f=False``). Its
+    BatchNorm uses running statistics in both.
+    P' are drawn from N(0, 1) afresh in each round and trained at the generator's rate,
+    2e-5 (paper and code): in 300 steps a coordinate moves by 0.004 at most, and P'
+    never come near P. ``STUDY`` starts at P where a class has one and lets P' move:
+    ``proto_init``, ``proto_lr``; ``proto_persist`` begins where the last round ended.
+    Noise is uniform on [0, 1) (released code). Generator weights go on from round to
+    round, its optimiser starts afresh (released code). 300 "epochs" are 300 steps.
+    Eq. (11) states no normalisation and has no lower bound; embeddings are of unit
+    length (``"eq11_normalised"``) with the released temperature 0.07; ``"eq11_raw"``
+    takes them as they are; ``"supcon_union"`` is the released loss: SupCon over own and
+    detached virtual embeddings + 0.1 SupCon over virtual ones. An own sample without a
+    virtual image of its class, or without one of another, is left out of the mean.
+    Virtual batches follow one shuffled order per client and round, again and again
+    (released code); with ``v_batch_balanced`` every batch holds all classes alike.
+    BatchNorm sees own and virtual images as one batch; the released code passes them
+    apart, virtual last (``separate_virtual_bn_forward``), each twice; ours once.
+    ``keep_virtual_statistics=False`` forgets the statistics of the virtual pass.
+    Prototypes: m = 20 samples without replacement, in eval mode, all where a class has
+    fewer; ``with_replacement`` as released. P holds this round's classes only.
+    The released server sends D' to all clients; here the cohort receives it.
+    Before there are virtual images l_ct and l_fa are 0 and training is FedAvg's.
+"""
+
+from typing import Any, Literal, NamedTuple, Self
+
+import torch
+import torch.nn.functional as F
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from torch import Tensor
+
+from fedlib import averaging, descent, image_generators, protos
+from fedlib.descent import Fitted
+from fedlib.embed import class_means
+from fedlib.generators import Generator, Noise, draw_noise
+from fedlib.hyper import Variant, fill_variant
+from fedlib.image_generators import Architecture
+from fedlib.local import Losses, Shards
+from fedlib.losses import cross_entropy, supcon
+from fedlib.messages import Model, as_model
+from fedlib.method import Context, Counted, Method
+from fedlib.nets import Out, State
+from fedlib.protos import Protos
+from fedlib.readouts import Models, Rule
+from fedlib.rng import generator as named_generator
+from fedlib.tree import tree_map
+
+RELEASED_SCALE = 2.0  # the released code multiplies squared distances by it
+VIRTUAL_SUPCON_WEIGHT = 0.1  # of the released SupCon over virtual embeddings alone
+
+# What the released code does where the paper says something else.
+REFERENCE: dict[str, Any] = {
+    "virtual_until": 30,
+    "gan_dist": "sq_l2_scale2",
+    "dce_denominator": "all",
+    "absent": "zeros",
+    "proto_term": "mean",
+    "freeze_f": False,
+    "fa": "supcon_union",
+    "with_replacement": True,
+    "separate_virtual_bn_forward": True,
+}
+
+# Virtual prototypes that do come near the real ones; ours.
+STUDY: dict[str, Any] = {
+    "proto_init": "real_or_randn",
+    "proto_lr": 1e-2,
+    "proto_persist": True,
+}
+
+# Table 2.
+ABLATIONS: dict[str, dict[str, float]] = {
+    "GT-d": {"anchor_weight": 0.0},
+    "GT-p": {"proto_weight": 0.0},
+    "LT-fa": {"align_weight": 0.0},
+    "LT-ct": {"tuning_weight": 0.0},
+}
+
+
+class HP(BaseModel):
+    r"""Hyper-parameters of FedPG."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    variant: Variant = "paper"
+    # the client's side
+    align_weight: float = Field(default=1.0, ge=0)  # lambda_c
+    tuning_weight: float = Field(default=1.0, ge=0)  # of l_ct; 1 in Eq. (13)
+    fa: Literal["eq11_normalised", "eq11_raw", "supcon_union"] = "eq11_normalised"
+    align_temperature: float = Field(default=0.07, gt=0)  # tau of Eq. (11)
+    v_batch_size: int = Field(default=64, ge=1)
+    v_batch_balanced: bool = False
+    separate_virtual_bn_forward: bool = False
+    keep_virtual_statistics: bool = True
+    support: int = Field(default=20, ge=1)  # m
+    with_replacement: bool = False
+    virtual_until: int | None = Field(default=None, ge=0)  # last round with D'
+    # the server's side
+    virtual_per_class: int = Field(default=64, ge=1)  # n_v
+    generator: Architecture = "fc"
+    noise: Noise = "uniform"
+    noise_size: int = Field(default=512, ge=1)
+    generator_steps: int = Field(default=300, ge=1)
+    generator_batch_size: int = Field(default=128, ge=2)
+    generator_learning_rate: float = Field(default=2e-5, gt=0)
+    generator_decay_every: int = Field(default=20, ge=1)
+    generator_decay: float = Field(default=0.95, gt=0, le=1)
+    anchor_weight: float = Field(default=1.0, ge=0)  # of d(P', P); 1 in Eq. (10)
+    proto_weight: float = Field(default=0.001, ge=0)  # lambda_s
+    gan_dist: Literal["l2", "sq_l2_scale2"] = "l2"
+    gan_tau: float = Field(default=2.0, gt=0)  # tau of Eq. (7) and (8)
+    dce_denominator: Literal["exclude_true", "all"] = "exclude_true"
+    absent: Literal["mask", "zeros"] = "mask"
+    proto_term: Literal["sum", "mean"] = "sum"
+    freeze_f: bool = True
+    proto_init: Literal["randn", "real_or_randn"] = "randn"
+    proto_lr: float = Field(default=2e-5, ge=0)
+    proto_persist: bool = False
+
+    _variant = model_validator(mode="before")(fill_variant(REFERENCE))
+
+    @model_validator(mode="after")
+    def _statistics(self) -> Self:
+        if not (self.keep_virtual_statistics or self.separate_virtual_bn_forward):
+            raise ValueError(
+                "keep_virtual_statistics=False needs separate_virtual_bn_forward=True"
+            )
+        return self
+
+
+# Section 5.1; "notebook": an earlier version of the released code (256 images per
+# class, lambda_c = 20), whose outputs its history keeps.
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    "fedpg": {},
+    "notebook": {"*": {"virtual_per_class": 256, "align_weight": 20.0}},
+}
+
+
+class Virtual(NamedTuple):
+    """Labelled virtual images; ``known`` is False before there are any to send."""
+
+    images: Tensor  # [C n_v, c, h, w] in [-1, 1]; a net takes them as they are
+    labels: Tensor  # [C n_v] int64
+    known: Tensor  # [] bool
+
+    def sent(self) -> tuple[int, int]:
+        """Return the floats and integers of the message."""
+        if not bool(self.known):
+            return 0, 0
+        return self.images.numel(), self.labels.numel()
+
+
+class Down(NamedTuple):
+    """To every client of the cohort."""
+
+    model: Model  # M
+    virtual: Virtual  # D'
+
+
+class Up(NamedTuple):
+    """From each client, stacked over the cohort."""
+
+    model: Model  # M_k
+    protos: Protos  # [K, C, d], P_k
+    samples: Tensor  # [K] int64, |D_k|
+
+
+class Server(NamedTuple):
+    """What the server keeps."""
+
+    model: Model
+    generator: State  # w, goes on from round to round
+    protos: Protos  # [C, d], P
+    anchors: Tensor  # [C, d], P'
+    images: Tensor  # [C n_v, c, h, w], D'; its labels are 0, ..., 0, 1, ...
+    known: Tensor  # [] bool, whether P' and D' exist
+
+
+class Client(NamedTuple):
+    """What a client keeps between rounds; only evaluation reads it."""
+
+    state: State  # [K, ...], M_k
+
+
+def closeness(a: Tensor, b: Tensor, hp: HP) -> Tensor:
+    r"""Return the logits ``[A, B]`` of Eq. (7) and (8): minus distance over tau."""
+    distance = torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")
+    if hp.gan_dist == "sq_l2_scale2":
+        return -RELEASED_SCALE * distance.square()
+    return -distance / hp.gan_tau
+
+
+def anchor_distance(anchors: Tensor, real: Protos, hp: HP) -> Tensor:
+    r"""Return :math:`d(P', P)` of virtual and global prototypes, both ``[C, d]``."""
+    logits = closeness(anchors, real.mean, hp)
+    own = logits.diagonal()
+    if hp.absent == "mask":
+        logits = logits.masked_fill(~real.known, float("-inf"))
+    each = torch.where(real.known, logits.logsumexp(1) - own, 0.0)  # Eq. (7)
+    total = each.sum()  # Eq. (6)
+    return total if hp.proto_term == "sum" else total / real.known.sum().clamp(min=1)
+
+
+def anchor_entropy(z: Tensor, y: Tensor, anchors: Tensor, hp: HP) -> Tensor:
+    r"""Return :math:`\ell_{dce}` ``[B]`` of embeddings ``[B, d]`` and anchors."""
+    logits = closeness(z, anchors, hp)
+    true = F.one_hot(y, len(anchors)).bool()
+    own = logits[true]
+    if hp.dce_denominator == "exclude_true":
+        logits = logits.masked_fill(true, float("-inf"))
+    return logits.logsumexp(1) - own  # Eq. (8)
+
+
+def proto_loss(z: Tensor, y: Tensor, anchors: Tensor) -> Tensor:
+    r"""Return :math:`\ell_p` ``[B]``: squared length from each embedding to P'_y."""
+    return (z - anchors[y]).square().sum(1)  # Eq. (9)
+
+
+def align(z: Tensor, y: Tensor, virtual: Tensor, labels: Tensor, hp: HP) -> Tensor:
+    r"""Return :math:`\ell_{fa}`, the mean over a batch.
+
+    Parameters
+    ----------
+    z, y : Tensor
+        ``[B, d]`` embeddings of the client's samples and their classes ``[B]``.
+    virtual, labels : Tensor
+        ``[V, d]`` embeddings of virtual images and their classes ``[V]``.
+    """
+    tau = hp.align_temperature
+    if hp.fa != "eq11_raw":
+        z, virtual = (F.normalize(v, eps=1e-12) for v in (z, virtual))
+    if hp.fa == "supcon_union":
+        union, classes = torch.cat([z, virtual.detach()]), torch.cat([y, labels])
+        alone = _supcon_over_all(virtual, labels, tau)
+        return _supcon_over_all(union, classes, tau) + VIRTUAL_SUPCON_WEIGHT * alone
+    similarity = z @ virtual.T / tau
+    same = y.unsqueeze(1) == labels
+    of_class = similarity.masked_fill(~same, -1e9).logsumexp(1)
+    of_others = similarity.masked_fill(same, -1e9).logsumexp(1)
+    usable = same.any(1) & ~same.all(1)
+    each = torch.where(usable, of_others - of_class, 0.0)  # Eq. (11)
+    return each.sum() / usable.sum().clamp(min=1)
+
+
+def _supcon_over_all(v: Tensor, labels: Tensor, temperature: float) -> Tensor:
+    """Return SupCon with anchors without a positive as zeros in the mean (released)."""
+    paired = (labels == labels.unsqueeze(1)).sum(1) > 1
+    return paired.to(v.dtype).mean() * supcon(v, labels, temperature)
+
+
+def begun(ctx: Context) -> bool:
+    """Return whether this round exchanges prototypes and virtual images."""
+    return ctx.hp.virtual_until is None or ctx.round <= ctx.hp.virtual_until
+
+
+def build_generator(ctx: Context) -> Generator:
+    r"""Return :math:`G_w` for this net's images."""
+    hp: HP = ctx.hp
+    return image_generators.build(
+        hp.generator, ctx.classes, ctx.net.shape, noise=hp.noise_size
+    )
+
+
+def init(ctx: Context) -> tuple[Server, Client]:
+    """Draw one model for all and the generator; there is no virtual image yet."""
+    hp: HP = ctx.hp
+    if ctx.classes < 2 and hp.dce_denominator == "exclude_true":
+        raise ValueError("fedpg: Eq. (8) without the true class needs two classes")
+    mine = Client(ctx.init_clients(common=True))
+    size = ctx.net.embedding_sizes()[1]
+    server = Server(
+        model=tree_map(lambda x: x[0], as_model(ctx.net, mine.state)),
+        generator=build_generator(ctx).init(
+            named_generator(ctx.seed, "init", "image generator")
+        ),
+        protos=protos.empty(ctx.classes, size),
+        anchors=torch.zeros(ctx.classes, size),
+        images=torch.zeros(ctx.classes * hp.virtual_per_class, *ctx.net.shape),
+        known=torch.tensor(False),
+    )
+    return server, mine
+
+
+def virtual_labels(ctx: Context) -> Tensor:
+    """Return the labels of D' ``[C n_v]``: each class n_v times."""
+    return torch.arange(ctx.classes).repeat_interleave(ctx.hp.virtual_per_class)
+
+
+def broadcast(ctx: Context, server: Server) -> Down:
+    """Box 1."""
+    known = server.known & begun(ctx)
+    return Down(server.model, Virtual(server.images, virtual_labels(ctx), known))
+
+
+def virtual_batches(ctx: Context, client: int) -> tuple[Tensor, ...]:
+    """Return a client's batches of this round: indices into D', to be cycled through.
+
+    Balanced batches hold every class equally often, at least once, so that their size
+    is ``v_batch_size`` rounded to a multiple of C.
+    """
+    hp: HP = ctx.hp
+    draw = ctx.random("virtual batches", client)
+    count, size = hp.virtual_per_class, hp.v_batch_size
+    if not hp.v_batch_balanced:
+        return torch.randperm(ctx.classes * count, generator=draw).split(size)
+    order = [torch.randperm(count, generator=draw) for _ in range(ctx.classes)]
+    rows = torch.stack([c * count + o for c, o in enumerate(order)], 1)  # [n_v, C]
+    return tuple(r.flatten() for r in rows.split(max(1, size // ctx.classes)))
+
+
+def forward(ctx: Context, state: State, x: Tensor, virtual: Tensor) -> tuple[Out, Out]:
+    """Return outputs of own and of virtual images in train mode."""
+    hp: HP = ctx.hp
+    if not hp.separate_virtual_bn_forward:
+        out = ctx.net(state, torch.cat([x, virtual]), train=True)
+        return Out(*(p[: len(x)] for p in out)), Out(*(p[len(x) :] for p in out))
+    own = ctx.net(state, x, train=True)
+    if not hp.keep_virtual_statistics:
+        held = ctx.net.buffers
+        state = {k: v.clone() if k in held else v for k, v in state.items()}
+    return own, ctx.net(state, virtual, train=True)
+
+
+def local_protos(ctx: Context, state: State, shards: Shards) -> Protos:
+    """Return the prototypes ``[K, C, d]`` of m random samples per client and class."""
+    hp: HP = ctx.hp
+    support = []
+    for client, mine in zip(shards.ids, shards.index, strict=True):
+        draw = ctx.random("support", client)
+        rows = [mine[shards.y[mine] == c] for c in range(ctx.classes)]
+        support.append(torch.cat([_choose(r, hp, draw) for r in rows]))
+    chosen = shards._replace(index=support)
+    return class_means(ctx.net, state, chosen, "high")  # Eq. (4)
+
+
+def _choose(rows: Tensor, hp: HP, draw: torch.Generator) -> Tensor:
+    """Return m of the rows, or all where there are not more than m."""
+    if len(rows) <= hp.support:
+        return rows
+    if hp.with_replacement:
+        return rows[torch.randint(len(rows), (hp.support,), generator=draw)]
+    return rows[torch.randperm(len(rows), generator=draw)[: hp.support]]
+
+
+def client(
+    ctx: Context, down: Down, mine: Client, shards: Shards
+) -> tuple[Client, Up, dict[str, Tensor]]:
+    """Box 2 and 3."""
+    hp: HP = ctx.hp
+    virtual = down.virtual
+
+    def plain(state, x, y, extra):
+        supervised = cross_entropy(ctx.net(state, x, train=True).logits, y)
+        none = torch.zeros_like(supervised)
+        terms = {"supervised": supervised, "tuning": none, "align": none}
+        return Losses(supervised, terms, {})
+
+    def with_virtual(state, x, y, extra):
+        chosen = extra["virtual"]
+        labels = virtual.labels[chosen]
+        own, made = forward(ctx, state, x, virtual.images[chosen])
+        terms = {
+            "supervised": cross_entropy(own.logits, y),
+            "tuning": cross_entropy(made.logits, labels),  # Eq. (12)
+            "align": align(own.high, y, made.high, labels, hp),
+        }
+        total = (  # Eq. (13)
+            terms["supervised"]
+            + hp.tuning_weight * terms["tuning"]
+            + hp.align_weight * terms["align"]
+        )
+        return Losses(total, terms, {})
+
+    start = averaging.start(down.model, mine.state)
+    if bool(virtual.known) and (hp.tuning_weight or hp.align_weight):
+        plans = {i: virtual_batches(ctx, i) for i in shards.ids}
+
+        def draw(client: int, step: int) -> dict[str, Tensor]:
+            return {"virtual": plans[client][step % len(plans[client])]}
+
+        trained = ctx.train(start, shards, with_virtual, draw=draw)
+    else:
+        trained = ctx.train(start, shards, plain)
+    local = protos.empty(ctx.classes, ctx.net.embedding_sizes()[1])
+    local = tree_map(lambda x: x.expand(len(shards.ids), *x.shape), local)
+    if begun(ctx):
+        local = local_protos(ctx, trained.state, shards)
+    samples = torch.tensor([len(i) for i in shards.index])
+    # A prototype of a single sample is that sample's embedding: count them.
+    single = {"single_sample_protos": (local.count == 1).sum(1).to(torch.float32)}
+    return (
+        Client(trained.state),
+        Up(as_model(ctx.net, trained.state), local, samples),
+        trained.terms | single,
+    )
+
+
+def first_anchors(ctx: Context, server: Server, real: Protos) -> Tensor:
+    """Return the virtual prototypes ``[C, d]`` that a round's training begins with."""
+    hp: HP = ctx.hp
+    fresh = torch.randn(real.mean.shape, generator=ctx.random("anchors"))
+    if hp.proto_persist:
+        fresh = torch.where(server.known, server.anchors, fresh)
+    if hp.proto_init == "real_or_randn":
+        return torch.where(real.known.unsqueeze(-1), real.mean, fresh)
+    return fresh
+
+
+def train_generator(
+    ctx: Context, weights: State, model: State, real: Protos, anchors: Tensor
+) -> Fitted:
+    r"""Minimise :math:`\mathcal L_G` over the generator and the virtual prototypes.
+
+    Parameters
+    ----------
+    weights : dict of Tensor
+        The generator's state to begin with.
+    model : dict of Tensor
+        The new global model f, through which gradients reach the images.
+    real : Protos
+        ``[C, d]``, P; anchors, ``[C, d]``, the P' to begin with.
+
+    Returns
+    -------
+    Fitted
+        Its state holds ``generator.*``, ``anchors.move`` (see ``moved``) and, where f
+        is trained too, ``f.*``.
+    """
+    hp: HP = ctx.hp
+    network, random = build_generator(ctx), ctx.random("generator")
+    state = _prefixed("generator.", weights)
+    state["anchors.move"] = torch.zeros_like(anchors)
+    still = network.buffers | image_generators.idle(network)
+    held = frozenset(_prefixed("generator.", dict.fromkeys(still)))
+    if not hp.freeze_f:
+        state |= _prefixed("f.", model)
+        held |= frozenset(_prefixed("f.", dict.fromkeys(ctx.net.buffers)))
+
+    def loss(state, step):
+        y = torch.randint(ctx.classes, (hp.generator_batch_size,), generator=random)
+        noise = draw_noise(hp.noise, len(y), hp.noise_size, random)
+        images = network(_part("generator.", state), noise, y, train=True)
+        f = model if hp.freeze_f else _part("f.", state)
+        z, virtual = ctx.net(f, images).high, moved(anchors, state, hp)
+        terms = {
+            "entropy": anchor_entropy(z, y, virtual, hp).mean(),
+            "proto": proto_loss(z, y, virtual).mean(),
+            "distance": anchor_distance(virtual, real, hp),
+        }
+        total = (  # Eq. (10)
+            terms["entropy"]
+            + hp.proto_weight * terms["proto"]
+            + hp.anchor_weight * terms["distance"]
+        )
+        return Losses(total, terms, {})
+
+    return descent.fit(
+        state,
+        loss,
+        hp.generator_steps,
+        learning_rate=hp.generator_learning_rate,
+        betas=(0.5, 0.999),
+        decay=(hp.generator_decay_every, hp.generator_decay),
+        buffers=held,
+    )
+
+
+def moved(anchors: Tensor, state: State, hp: HP) -> Tensor:
+    """Return P' where training has brought it.
+
+    Adam's steps do not feel the scale of a gradient, so that a factor on the way gone
+    is a factor on the learning rate.
+    """
+    factor = hp.proto_lr / hp.generator_learning_rate
+    return anchors + factor * state["anchors.move"]
+
+
+def _prefixed(prefix: str, values: dict[str, Any]) -> dict[str, Any]:
+    return {prefix + k: v for k, v in values.items()}
+
+
+def _part(prefix: str, state: State) -> State:
+    found = {k: v for k, v in state.items() if k.startswith(prefix)}
+    return {k.removeprefix(prefix): v for k, v in found.items()}
+
+
+@torch.no_grad()
+def make_images(ctx: Context, weights: State) -> Tensor:
+    """Return D' ``[C n_v, c, h, w]``: the same for the same seed and round."""
+    hp: HP = ctx.hp
+    labels = virtual_labels(ctx)
+    noise = draw_noise(hp.noise, len(labels), hp.noise_size, ctx.random("virtual"))
+    return build_generator(ctx)(weights, noise, labels)
+
+
+@torch.no_grad()
+def right_share(ctx: Context, model: State, images: Tensor) -> Tensor:
+    """Return the share of virtual images that a model takes for their class."""
+    logits = torch.cat([ctx.net(model, part).logits for part in images.split(256)])
+    return (logits.argmax(1) == virtual_labels(ctx)).to(torch.float32).mean()
+
+
+def gap(anchors: Tensor, real: Protos) -> Tensor:
+    """Return the mean length from P'_c to P_c over the classes that P knows."""
+    return torch.linalg.vector_norm(anchors - real.mean, dim=1)[real.known].mean()
+
+
+def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
+    """Box 4, 5 and 6; without a prototype the virtual images stay."""
+    hp: HP = ctx.hp
+    model = averaging.mean_model(up.model, up.samples, server.model)
+    # In float64, so that the order of the clients leaves no trace.
+    real = protos.merge(Protos(up.protos.mean.double(), up.protos.count))  # Eq. (5)
+    real = Protos(real.mean.to(torch.float32), real.count)
+    if not bool(real.known.any()):
+        names = ("entropy", "proto", "distance", "gap_before", "gap", "right")
+        return server._replace(model=model), {n: torch.tensor(torch.nan) for n in names}
+    first = first_anchors(ctx, server, real)
+    fitted = train_generator(ctx, server.generator, model.state, real, first)
+    weights = _part("generator.", fitted.state)
+    anchors, images = moved(first, fitted.state, hp), make_images(ctx, weights)
+    terms = fitted.terms | {
+        "gap_before": gap(first, real),
+        "gap": gap(anchors, real),
+        "right": right_share(ctx, model.state, images),
+    }
+    known = torch.tensor(True)
+    return Server(model, weights, real, anchors, images, known), terms
+
+
+def models(ctx: Context, server: Server, mine: Client) -> Models:
+    """Return the clients' models after training and the average after merging."""
+    return Models(mine.state, server.model.state, None)
+
+
+METHOD = Method(
+    name="fedpg",
+    source="Xue et al., FedPG",
+    hp=HP,
+    init=init,
+    broadcast=broadcast,
+    client=client,
+    merge=merge,
+    models=models,
+    predict=Rule("global", "head_all"),
+    counted=(
+        *(Counted("down", "model"), Counted("down", "virtual")),
+        *(Counted("up", "model"), Counted("up", "protos")),
+    ),
+)
