@@ -1,7 +1,7 @@
 """One minimisation on the server: a loss, an optimiser, a number of steps."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
 import torch
@@ -45,6 +45,7 @@ def fit(
     weight_decay: float = 0.0,
     betas: tuple[float, float] = (0.9, 0.999),
     decay: tuple[int, float] | None = None,
+    rates: Mapping[str, float] | None = None,
     moments: Moments | None = None,
     buffers: frozenset[str] = frozenset(),
 ) -> Fitted:
@@ -59,6 +60,8 @@ def fit(
     decay : (int, float), optional
         ``(every, factor)``: the learning rate is multiplied by ``factor`` after each
         ``every`` steps.
+    rates : mapping, optional
+        Name -> learning rate of that entry of ``state``, in place of the common one.
     moments : dict, optional
         The optimiser's state to go on from (``blank`` at first); fresh without it.
     buffers : frozenset of str
@@ -68,7 +71,11 @@ def fit(
         k: v.clone().requires_grad_() for k, v in state.items() if k not in buffers
     }
     held = {k: v.clone() for k, v in state.items() if k in buffers}
-    values = list(params.values())
+    own = rates or {}
+    values = [
+        {"params": [param], "lr": own.get(name, learning_rate)}
+        for name, param in params.items()
+    ]
     stepper: torch.optim.Optimizer
     if optimiser == "adam":
         stepper = torch.optim.Adam(

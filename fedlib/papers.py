@@ -1,6 +1,7 @@
 """The papers' protocols as data: what each artefact runs, and at which settings."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
@@ -264,15 +265,21 @@ def _with_ways(ways: int | None, changes: dict[str, Any]) -> dict[str, Any]:
     return changes | {"partition": dict(changes.get("partition", {})) | {"ways": ways}}
 
 
-def notes(results: Sequence[Result]) -> list[str]:
-    """Return what a reader of these FedMPS numbers must know."""
+def notes(results: Sequence[Result], paper: str = "fedmps") -> list[str]:
+    """Return what a reader of these numbers of a paper must know."""
     found = []
     for spec in {r.spec.dataset: r.spec for r in results}.values():
-        full = FEDMPS[spec.dataset].rounds
-        if spec.rounds < full:
-            found.append(
-                f"reduced budget: {spec.dataset}, {spec.rounds} of {full} rounds"
-            )
+        protocol = PAPERS[paper][spec.dataset]
+        for what, ours, full in (
+            ("rounds", spec.rounds, protocol.rounds),
+            (
+                "local epochs",
+                spec.training.local_epochs,
+                protocol.training.local_epochs,
+            ),
+        ):
+            if ours < full:
+                found.append(f"reduced budget: {spec.dataset}, {ours} of {full} {what}")
         if spec.dataset in OURS:
             found.append(f"{spec.dataset} is not a data set of the paper")
     return found
@@ -295,7 +302,38 @@ def _table5(p: dict[str, Any]) -> list[Spec]:
     ]
 
 
-ARTEFACTS = {"fedmps/table3": _table3, "fedmps/table5": _table5}
+def _learning(paper: str, p: dict[str, Any]) -> list[Spec]:
+    """Return one run per entry of ``runs``: a method, or ``method:variant``."""
+    common = {k: p[k] for k in ("rounds", "seed", "imbalance", "eval_every") if k in p}
+    partition = {k: p[k] for k in ("ways", "alpha") if k in p}
+    training = {k: p[k] for k in ("local_epochs",) if k in p}
+    own = {k: p[k] for k in ("generator_steps",) if k in p}
+    specs = []
+    for text in p["runs"]:
+        name, _, variant = text.partition(":")
+        hp = (own if name == paper else {}) | ({"variant": variant} if variant else {})
+        given: dict[str, Any] = common | {"hp": hp}
+        given |= {"partition": partition} if partition else {}
+        given |= {"training": training} if training else {}
+        specs.append(BUILDERS[paper](p["dataset"], name, **given))
+    return specs
+
+
+BUILDERS: dict[str, Callable[..., Spec]] = {
+    "gfpl": gfpl,
+    "fedpa": fedpa,
+    "fedmps": fedmps,
+    "fedhpro": fedhpro,
+    "fedpg": fedpg,
+}
+ARTEFACTS: dict[str, Callable[[dict[str, Any]], list[Spec]]] = {
+    "fedmps/table3": _table3,
+    "fedmps/table5": _table5,
+    "gfpl/learning": partial(_learning, "gfpl"),
+    "fedpa/learning": partial(_learning, "fedpa"),
+    "fedhpro/learning": partial(_learning, "fedhpro"),
+    "fedpg/learning": partial(_learning, "fedpg"),
+}
 
 
 def specs_for(artefact: str, parameters: dict[str, Any]) -> list[Spec]:

@@ -106,6 +106,74 @@ def nearest_rule(rules: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
     return first.sort_index().reset_index(drop=True)
 
 
+def label(result: Result) -> str:
+    """Return a run's method, with its variant where that is not the paper's."""
+    variant = result.spec.hp.get("variant", "paper")
+    name = result.spec.method
+    return name if variant == "paper" else f"{method_name(name)} ({variant})"
+
+
+def readouts(results: Sequence[Result]) -> pd.DataFrame:
+    """Return last, best and mean of the last five for every readout, in percent.
+
+    On the test data that the spec reports; ``reported`` marks the paper's readout.
+    """
+    parts = []
+    for result in results:
+        found = result.summary().assign(run=label(result))
+        parts.append(found[found.data == result.spec.test])
+    whole = pd.concat(parts, ignore_index=True)
+    numbers = ["last", "best", "mean_last5"]
+    whole[numbers] *= 100
+    marked = whole.assign(reported=whole["is_paper_rule"].map({True: "*", False: ""}))
+    return marked[["run", "model", "rule", "data", "reported", *numbers, "best_round"]]
+
+
+def per_client(results: Sequence[Result]) -> pd.DataFrame:
+    """Return each client's accuracy of the last round by the paper's rule, in percent.
+
+    Columns: run, client, accuracy.
+    """
+    parts = []
+    for result in results:
+        last = 100 * result.accuracy(*result.paper_rule)[-1]
+        rows = {"client": range(len(last)), "accuracy": last.numpy()}
+        parts.append(pd.DataFrame(rows).assign(run=label(result)))
+    return pd.concat(parts, ignore_index=True)[["run", "client", "accuracy"]]
+
+
+def logs(results: Sequence[Result]) -> pd.DataFrame:
+    """Return everything that runs log per round: run, source, name, round, value.
+
+    ``source`` is ``client`` (loss terms, averaged over the cohort), ``server`` (what
+    merging reports) or ``centralised`` (beside class means of all data). Rounds in
+    which a method does not have a number are left out.
+    """
+    parts = []
+    for result in results:
+        frames = {
+            "client": result.terms(),
+            "server": result.watched(),
+            "centralised": result.beside_centralised(),
+        }
+        for source, frame in frames.items():
+            long = frame.reset_index().melt("round", var_name="name").dropna()
+            parts.append(long.assign(run=label(result), source=source))
+    whole = pd.concat(parts, ignore_index=True)
+    return whole[["run", "source", "name", "round", "value"]]
+
+
+def log_panels(
+    logged: pd.DataFrame, source: str, names: Sequence[str] | None = None
+) -> pd.DataFrame:
+    """Return what ``plot.curves`` draws of one source of ``logs``: a panel per name."""
+    chosen = logged[logged.source == source]
+    if names is not None:
+        chosen = chosen[chosen.name.isin(names)]
+    columns = {"run": "method", "name": "panel", "value": "accuracy"}
+    return chosen.rename(columns=columns).drop(columns="source")
+
+
 def curves(
     results: Sequence[Result], rule: tuple[str, str] | None = None
 ) -> pd.DataFrame:
@@ -131,7 +199,7 @@ def curves(
         data = result.spec.test if rule is None else "clients"
         accuracy = result.accuracy(model, how, data).mean(1)
         rows = {"round": result.evaluated, "accuracy": accuracy.numpy()}
-        head = {"panel": load(result.spec.dataset).title, "method": result.spec.method}
+        head = {"panel": load(result.spec.dataset).title, "method": label(result)}
         parts.append(pd.DataFrame(rows).assign(**head))
     whole = pd.concat(parts)
     grouped = whole.groupby(["panel", "method", "round"], sort=False)["accuracy"]

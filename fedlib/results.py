@@ -21,8 +21,14 @@ class Result:
 
     @property
     def paper_rule(self) -> Rule:
-        """Model and rule of the accuracy that the method's paper reports."""
-        return registry.method(self.spec.method).predict
+        """Model and rule of the accuracy that the method's paper reports.
+
+        Where BatchNorm statistics stay local, the global weights are evaluated with
+        each client's own.
+        """
+        rule = registry.method(self.spec.method).predict
+        own_bn = rule._replace(model="global_own_bn")
+        return own_bn if rule.model == "global" and own_bn in self.readouts else rule
 
     @property
     def readouts(self) -> list[tuple[str, str]]:
