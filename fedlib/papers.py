@@ -280,6 +280,11 @@ def notes(results: Sequence[Result], paper: str = "fedmps") -> list[str]:
         ):
             if ours < full:
                 found.append(f"reduced budget: {spec.dataset}, {ours} of {full} {what}")
+        if spec.net != protocol.net:
+            found.append(
+                f"reduced budget: {spec.dataset}, net {spec.net} in place of "
+                f"{protocol.net}"
+            )
         if spec.dataset in OURS:
             found.append(f"{spec.dataset} is not a data set of the paper")
     return found
@@ -304,7 +309,8 @@ def _table5(p: dict[str, Any]) -> list[Spec]:
 
 def _learning(paper: str, p: dict[str, Any]) -> list[Spec]:
     """Return one run per entry of ``runs``: a method, or ``method:variant``."""
-    common = {k: p[k] for k in ("rounds", "seed", "imbalance", "eval_every") if k in p}
+    shared = ("net", "rounds", "seed", "imbalance", "eval_every")
+    common = {k: p[k] for k in shared if k in p}
     partition = {k: p[k] for k in ("ways", "alpha") if k in p}
     training = {k: p[k] for k in ("local_epochs",) if k in p}
     own = {k: p[k] for k in ("generator_steps",) if k in p}
