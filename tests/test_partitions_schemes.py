@@ -170,7 +170,7 @@ def test_settings_survive_json_and_refuse_what_they_do_not_know(scheme):
     adapter = TypeAdapter(Scheme)
     assert adapter.validate_json(scheme.model_dump_json()) == scheme
     with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
-        adapter.validate_python({"scheme": scheme.scheme, "alhpa": 1})
+        adapter.validate_python({"scheme": scheme.scheme, "alphas": 1})
     with pytest.raises(ValidationError, match="frozen"):
         scheme.scheme = "lda"
 
