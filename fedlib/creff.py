@@ -96,7 +96,7 @@ def train_head(ctx: Context, features: Tensor, epochs: int) -> State:
 
     def loss(state, step):
         rows = batches[step]
-        logits = ctx.net.head(state, points[rows], train=True)
+        logits = F.linear(points[rows], *heads.linear(ctx.net, heads.within(state)))
         return Losses(F.cross_entropy(logits, label[rows]), {}, {})
 
     first = of_module(ctx.net.module.head, ctx.random("federated head"))

@@ -37,7 +37,8 @@ class Generator(NamedTuple):
         In train mode the noise is normalised over the batch, and the statistics in
         ``state`` are updated in place.
         """
-        one_hot = labels.unsqueeze(-1) == torch.arange(self.classes)
+        classes = torch.arange(self.classes, device=labels.device)
+        one_hot = labels.unsqueeze(-1) == classes
         given = torch.cat([noise, one_hot.to(noise.dtype)], -1)
         return functional_call(self.module.train(train), state, (given,))
 

@@ -37,10 +37,11 @@ def _conv(inputs: int, shape: tuple[int, int, int]) -> nn.Module:
     channels, *sides = shape
     first, *later = CHANNELS
     start = [-(-side // 8) for side in sides]
+    size = first * start[0] * start[1]
     layers: list[nn.Module] = [
-        nn.Linear(inputs, first * start[0] * start[1]),
+        nn.Linear(inputs, size),
+        nn.BatchNorm1d(size),
         nn.Unflatten(1, (first, *start)),
-        nn.BatchNorm2d(first),
     ]
     for size, part in zip(later, (4, 2, 1), strict=True):
         enlarged = (-(-sides[0] // part), -(-sides[1] // part))

@@ -1,10 +1,11 @@
 """The hot layers, each with its own batching rule over clients.
 
 ``torch.func.vmap`` lets a loss be written for one client and run for K at once, but
-its convolutions and pooling are slow on CPU. The layers below behave as torch's own
-for one client; under ``vmap`` they compute all clients in one call: convolution as a
-grouped convolution and pooling in ``channels_last`` layout, linear as ``bmm``,
-cross-entropy on flattened logits. Gradients come from torch's autograd in both cases.
+its convolutions and pooling are slow on CPU. The layers below are torch's own for one
+client; under ``vmap`` they compute all clients in one call: convolution as a grouped
+convolution and pooling in ``channels_last`` layout, linear as ``bmm``, cross-entropy on
+flattened logits. Gradients come from torch's autograd in both cases. BatchNorm needs
+no rule: torch's own is as fast.
 """
 
 from collections.abc import Callable
@@ -12,11 +13,18 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._C import _functorch
+from torch._C._functorch import (
+    TransformType,
+    is_batchedtensor,
+    peek_interpreter_stack,
+)
 
 
 def batched_by(plain: Callable[..., Tensor], rule: Callable[..., tuple]) -> Callable:
     """Return ``plain`` as a function whose ``vmap`` is ``rule``.
+
+    Outside ``vmap``, and under ``torch.func.grad`` inside it, ``plain`` runs as it is,
+    with torch's own derivatives of any order.
 
     Parameters
     ----------
@@ -48,11 +56,11 @@ def batched_by(plain: Callable[..., Tensor], rule: Callable[..., tuple]) -> Call
 
 def _over_clients(args: tuple) -> bool:
     """Return whether a ``vmap`` is the innermost transform and maps an argument."""
-    innermost = _functorch.peek_interpreter_stack()
+    innermost = peek_interpreter_stack()
     return (
         innermost is not None
-        and innermost.key() == _functorch.TransformType.Vmap
-        and any(isinstance(a, Tensor) and _functorch.is_batchedtensor(a) for a in args)
+        and innermost.key() == TransformType.Vmap
+        and any(isinstance(a, Tensor) and is_batchedtensor(a) for a in args)
     )
 
 
@@ -96,43 +104,10 @@ def _pool_rule(clients, in_dims, x, size, stride, padding):
 def _linear_rule(clients, in_dims, x, weight, bias):
     x = _clients_at(x, in_dims[0], clients, 0)
     weight = _clients_at(weight, in_dims[1], clients, 0)
+    if bias is None:
+        return torch.bmm(x, weight.transpose(1, 2)), 0
     bias = _clients_at(bias, in_dims[2], clients, 0)
     return torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2)), 0
-
-
-def _batch_norm(
-    x: Tensor,
-    mean: Tensor,
-    var: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> Tensor:
-    return F.batch_norm(x, mean, var, weight, bias, training, momentum, eps)
-
-
-def _batch_norm_rule(
-    clients, in_dims, x, mean, var, weight, bias, training, momentum, eps
-):
-    held = (mean, var)
-    if training and None in in_dims[1:3]:
-        raise ValueError("batch_norm: clients that train need statistics of their own")
-    mean, var, weight, bias = (
-        _clients_at(a, dim, clients, 0).flatten()
-        for a, dim in zip((mean, var, weight, bias), in_dims[1:5], strict=True)
-    )
-    x = _as_channels(_clients_at(x, in_dims[0], clients, 1))
-    out = F.batch_norm(x, mean, var, weight, bias, training, momentum, eps)
-    if training:
-        for before, after, dim in zip(held, (mean, var), in_dims[1:3], strict=True):
-            rows = before.movedim(dim, 0)
-            if not rows.is_contiguous():  # flatten made a copy
-                rows.copy_(after.unflatten(0, (clients, -1)))
-    # Not a view to autograd: blocks write into it (ReLU, the sum with the shortcut),
-    # and a write into a view costs a copy of its base.
-    return torch._unsafe_view(out, (len(out), clients, -1, *out.shape[2:])), 1
 
 
 def _cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
@@ -162,14 +137,13 @@ def _dropout_mask_rule(clients, in_dims, like, key, rate):
 
 conv2d = batched_by(_conv, _conv_rule)
 max_pool2d = batched_by(_pool, _pool_rule)
-batch_norm = batched_by(_batch_norm, _batch_norm_rule)
 linear = batched_by(F.linear, _linear_rule)
 cross_entropy = batched_by(_cross_entropy, _cross_entropy_rule)
 dropout_mask = batched_by(_dropout_mask, _dropout_mask_rule)
 
 
 class Conv2d(nn.Conv2d):
-    """``torch.nn.Conv2d`` with one stride, one padding and a batching rule."""
+    """``torch.nn.Conv2d`` with a batching rule; stride and padding are square."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[B, C, H, W]`` to ``[B, C', H', W']``."""
@@ -178,12 +152,12 @@ class Conv2d(nn.Conv2d):
 
 
 class MaxPool2d(nn.Module):
-    """Max-pooling over ``size`` x ``size`` windows with stride ``size``."""
+    """Max-pooling over ``size`` x ``size`` windows; by default side by side."""
 
-    def __init__(self, size: int = 2, stride: int | None = None, padding: int = 0):
+    def __init__(self, size: int = 2, *, stride: int | None = None, padding: int = 0):
         super().__init__()
         self.size = size
-        self.stride = stride or size
+        self.stride = size if stride is None else stride
         self.padding = padding
 
     def forward(self, x: Tensor) -> Tensor:
@@ -191,36 +165,12 @@ class MaxPool2d(nn.Module):
         return max_pool2d(x, self.size, self.stride, self.padding)
 
 
-class GlobalAvgPool2d(nn.Module):
-    """The mean of every map, at any image size (``torch`` maps it fast by itself)."""
+class MeanPool2d(nn.Module):
+    """The mean of every map, at any image size; torch maps it fast over clients."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[B, C, H, W]`` to ``[B, C]``."""
         return x.mean((-2, -1))
-
-
-class BatchNorm2d(nn.BatchNorm2d):
-    """``torch.nn.BatchNorm2d`` with a batching rule."""
-
-    running_mean: Tensor
-    running_var: Tensor
-    num_batches_tracked: Tensor
-    momentum: float
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map ``[B, C, H, W]`` to the same shape; statistics move in train mode."""
-        if self.training:
-            self.num_batches_tracked.add_(1)
-        return batch_norm(
-            x,
-            self.running_mean,
-            self.running_var,
-            self.weight,
-            self.bias,
-            self.training,
-            self.momentum,
-            self.eps,
-        )
 
 
 class Linear(nn.Linear):

@@ -129,7 +129,7 @@ def fit(x: Tensor, number: int, *, floor: float, seed: int) -> Components:
     """
     x = x.double()
     number = min(number, len(x.unique(dim=0)))
-    if number == 1 or not x.isfinite().all():
+    if number == 1:
         return single(x, floor)
     centre = x.mean(0)  # sums of squares lose fewer digits around 0
     model = GaussianMixture(
@@ -145,7 +145,7 @@ def fit(x: Tensor, number: int, *, floor: float, seed: int) -> Components:
         warnings.simplefilter("ignore", ConvergenceWarning)
         try:
             model.fit((x - centre).numpy())  # Eq. (5), Eq. (6)
-        except ValueError:  # a variance below 0, from cancellation
+        except ValueError:  # a point is not finite, or a variance came out below 0
             return single(x, floor)
     found = Components(
         torch.from_numpy(model.means_) + centre,

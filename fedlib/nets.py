@@ -17,23 +17,17 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torchvision.models import resnet
 
-from fedlib.layers import (
-    BatchNorm2d,
-    Conv2d,
-    Dropout,
-    GlobalAvgPool2d,
-    Linear,
-    MaxPool2d,
-)
+from fedlib.layers import Conv2d, Dropout, Linear, MaxPool2d, MeanPool2d
 
 State = dict[str, Tensor]
+Shape = tuple[int, int, int]  # channels, height, width
 Parts = tuple[nn.Module, nn.Module, nn.Module]  # low encoder, high encoder, head
 
 
 class Out(NamedTuple):
     """What a forward pass returns for a batch of B samples."""
 
-    low: Tensor  # [B, d_low] the flattened low-level map
+    low: Tensor  # [B, d_low] the flattened low-level map, or the means of its channels
     high: Tensor  # [B, d_high] the embedding that the head sees
     logits: Tensor  # [B, C]
 
@@ -42,27 +36,40 @@ class TwoLevel(nn.Module):
     """Low encoder, high encoder and head.
 
     The low embedding is a side output: the high encoder continues from the map before
-    normalisation. Every method runs on this same forward pass.
+    pooling and normalisation. Every method runs on this same forward pass.
 
     Parameters
     ----------
     unit : bool
         L2-normalise both embeddings, so that the head sees the *normalised* high
-        embedding (FedMPS, Section IV-A3 and its released code); otherwise both are
-        raw (the other papers).
+        embedding (FedMPS, Section IV-A3 and its released code). Otherwise both are
+        raw, as in the other papers.
+    pooled : bool
+        The low embedding is the mean of every channel of the low-level map in place
+        of the flattened map (our choice where that has tens of thousands of values).
     """
 
-    def __init__(self, low: nn.Module, high: nn.Module, head: nn.Module, *, unit: bool):
+    def __init__(
+        self,
+        low: nn.Module,
+        high: nn.Module,
+        head: nn.Module,
+        *,
+        unit: bool,
+        pooled: bool = False,
+    ):
         super().__init__()
         self.low = low
         self.high = high
         self.head = head
         self.unit = unit
+        self.pooled = pooled
 
     def forward(self, x: Tensor) -> Out:
         """Map images ``[B, c, h, w]`` to embeddings and logits."""
         features = self.low(x)
-        low, high = features.flatten(1), self.high(features).flatten(1)
+        low = features.mean((-2, -1)) if self.pooled else features.flatten(1)
+        high = self.high(features).flatten(1)
         if self.unit:
             low, high = (F.normalize(z, eps=1e-12) for z in (low, high))
         return Out(low, high, self.head(high))
@@ -73,23 +80,24 @@ class Net(NamedTuple):
 
     name: str
     module: TwoLevel  # structure only; its own weights are never used
-    shape: tuple[int, int, int]  # of an input image
+    shape: Shape  # of an input image
     classes: int
-    initial: Literal["torch", "he"] = "torch"  # how ``init`` draws
+    rule: Literal["torch", "he"] = "torch"  # of initialisation
 
     def init(self, generator: torch.Generator) -> State:
         """Draw a state from a named generator.
 
-        By default torch's rule for each layer. ``initial`` "he", for torchvision's
-        ResNets: convolutions from N(0, 2 / fan_out) as torchvision draws them.
-        BatchNorm starts at weight 1, bias 0.
+        Rule "torch" is torch's default of every layer: uniform within
+        ``1 / sqrt(fan_in)``, and weight 1, bias 0 for BatchNorm. Rule "he" is
+        torchvision's for its ResNets: convolutions from N(0, 2 / fan_out), the linear
+        layer and BatchNorm as by default.
         """
         state = {k: v.detach().clone() for k, v in self.module.state_dict().items()}
         for name, layer in self.module.named_modules():
             if not isinstance(layer, nn.Conv2d | nn.Linear):
                 continue
             weight = state[f"{name}.weight"]
-            if self.initial == "he" and isinstance(layer, nn.Conv2d):
+            if self.rule == "he" and isinstance(layer, nn.Conv2d):
                 nn.init.kaiming_normal_(
                     weight, mode="fan_out", nonlinearity="relu", generator=generator
                 )
@@ -149,7 +157,13 @@ class Net(NamedTuple):
         return sum(p.numel() for p in self.module.parameters())
 
 
-def _lenet(shape: tuple[int, int, int], classes: int) -> Parts:
+def _block(conv: Conv2d, *, norm: bool = True, pool: bool = True) -> list[nn.Module]:
+    """Return a convolution with what follows it in most nets."""
+    after = [nn.BatchNorm2d(conv.out_channels)] if norm else []
+    return [conv, *after, nn.ReLU(), *([MaxPool2d()] if pool else [])]
+
+
+def _lenet(shape: Shape, classes: int) -> Parts:
     """MOON's CIFAR net without its projection head (FedMPS: CIFAR-10, Flowers ...)."""
     return (
         nn.Sequential(
@@ -161,23 +175,16 @@ def _lenet(shape: tuple[int, int, int], classes: int) -> Parts:
     )
 
 
-def _fashion_cnn(shape: tuple[int, int, int], classes: int) -> Parts:
+def _fashion_cnn(shape: Shape, classes: int) -> Parts:
     """FedProto's Fashion-MNIST net: two convolutions with BatchNorm, one linear."""
-
-    def block(inputs: int, outputs: int) -> list[nn.Module]:
-        conv = Conv2d(inputs, outputs, 5, padding=2)
-        return [conv, nn.BatchNorm2d(outputs), nn.ReLU(), MaxPool2d()]
-
     return (
-        nn.Sequential(*block(shape[0], 16)),
-        nn.Sequential(*block(16, 32), nn.Flatten()),
+        nn.Sequential(*_block(Conv2d(shape[0], 16, 5, padding=2))),
+        nn.Sequential(*_block(Conv2d(16, 32, 5, padding=2)), nn.Flatten()),
         nn.Sequential(Linear(32 * (shape[1] // 4) * (shape[2] // 4), classes)),
     )
 
 
-def _fedproto_cnn(
-    shape: tuple[int, int, int], classes: int, *, kernel: int, dropout: float
-) -> Parts:
+def _fedproto_cnn(shape: Shape, classes: int, *, kernel: int, dropout: float) -> Parts:
     """FedProto's nets for MNIST (first kernel 5) and Femnist (first kernel 3)."""
     height, width = (((side - kernel + 1) // 2 - 4) // 2 for side in shape[1:])
     return (
@@ -190,7 +197,7 @@ def _fedproto_cnn(
     )
 
 
-def _digits_cnn(shape: tuple[int, int, int], classes: int) -> Parts:
+def _digits_cnn(shape: Shape, classes: int) -> Parts:
     """Ours, for the embedded 8 x 8 digits of the quick preset."""
     return (
         nn.Sequential(
@@ -202,156 +209,141 @@ def _digits_cnn(shape: tuple[int, int, int], classes: int) -> Parts:
     )
 
 
-def _digits(classes: int, norm: Callable[[int], list[nn.Module]]) -> Parts:
+def _digits(shape: Shape, classes: int, *, norm: bool) -> Parts:
     """Ours, for quick runs: 8 x 8 images, 32 raw embeddings, one linear head."""
-
-    def block(inputs: int, outputs: int) -> list[nn.Module]:
-        conv = Conv2d(inputs, outputs, 3, padding=1)
-        return [conv, *norm(outputs), nn.ReLU(), MaxPool2d()]
-
     return (
-        nn.Sequential(*block(1, 8), *block(8, 16)),
+        nn.Sequential(
+            *_block(Conv2d(shape[0], 8, 3, padding=1), norm=norm),
+            *_block(Conv2d(8, 16, 3, padding=1), norm=norm),
+        ),
         nn.Sequential(nn.Flatten(), Linear(64, 32)),
         nn.Sequential(Linear(32, classes)),
     )
 
 
-def _digits_linear(shape: tuple[int, int, int], classes: int) -> Parts:
-    """Without BatchNorm; 3,658 parameters at ten classes."""
-    return _digits(classes, lambda channels: [])
-
-
-def _digits_bn(shape: tuple[int, int, int], classes: int) -> Parts:
-    """With BatchNorm after the convolutions."""
-    return _digits(classes, lambda channels: [BatchNorm2d(channels)])
-
-
-def _fedpa_cnn(shape: tuple[int, int, int], classes: int) -> Parts:
+def _fedpa_cnn(shape: Shape, classes: int) -> Parts:
     """FedPA's net for MNIST, FashionMNIST and EMNIST (its released code)."""
-
-    def block(inputs: int, outputs: int) -> list[nn.Module]:
-        conv = Conv2d(inputs, outputs, 3, stride=2, padding=1)
-        return [conv, BatchNorm2d(outputs), nn.ReLU()]
-
+    height, width = (-(-side // 4) for side in shape[1:])
     return (
-        nn.Sequential(*block(shape[0], 6), *block(6, 16)),
-        nn.Sequential(nn.Flatten(), Linear(784, 32)),
+        nn.Sequential(
+            *_block(Conv2d(shape[0], 6, 3, stride=2, padding=1), pool=False),
+            *_block(Conv2d(6, 16, 3, stride=2, padding=1), pool=False),
+        ),
+        nn.Sequential(nn.Flatten(), Linear(16 * height * width, 32)),  # no activation
         nn.Sequential(Linear(32, classes)),
     )
 
 
-def _fedpa_cnn_celeba(shape: tuple[int, int, int], classes: int) -> Parts:
+def _fedpa_cnn_celeba(shape: Shape, classes: int) -> Parts:
     """FedPA's net for CelebA (its released code)."""
-
-    def block(inputs: int, outputs: int) -> list[nn.Module]:
-        conv = Conv2d(inputs, outputs, 3, stride=2, padding=1)
-        return [conv, BatchNorm2d(outputs), nn.ReLU(), MaxPool2d()]
-
     return (
-        nn.Sequential(*block(shape[0], 16), *block(16, 32)[:-1]),
-        nn.Sequential(MaxPool2d(), *block(32, 64), nn.Flatten(), Linear(64, 32)),
+        nn.Sequential(
+            *_block(Conv2d(shape[0], 16, 3, stride=2, padding=1)),
+            *_block(Conv2d(16, 32, 3, stride=2, padding=1)),
+        ),
+        nn.Sequential(
+            *_block(Conv2d(32, 64, 3, stride=2, padding=1)),
+            *(nn.Flatten(), Linear(64, 32)),
+        ),
         nn.Sequential(Linear(32, classes)),
     )
 
 
-def _convnet5(shape: tuple[int, int, int], classes: int) -> Parts:
+def _convnet5(shape: Shape, classes: int) -> Parts:
     """FedPG's FEMNIST net: FederatedScope's ConvNet5, cut before its linear layers."""
-    height, width = (side // 32 for side in shape[1:])
+    height, width = shape[1] // 32, shape[2] // 32
     if not height or not width:
         raise ValueError(f"net convnet5: images are {shape}, needs 32 pixels a side")
-
-    def block(inputs: int, outputs: int) -> list[nn.Module]:
-        conv = Conv2d(inputs, outputs, 5, padding=2)
-        return [conv, BatchNorm2d(outputs), nn.ReLU(), MaxPool2d()]
-
-    features = 128 * height * width
+    widths = (32, 64, 64, 128, 128)
+    later = (_block(Conv2d(a, b, 5, padding=2)) for a, b in pairwise(widths))
     return (
-        nn.Sequential(*block(shape[0], 32)),
+        nn.Sequential(*_block(Conv2d(shape[0], 32, 5, padding=2))),
+        nn.Sequential(*(layer for block in later for layer in block), nn.Flatten()),
         nn.Sequential(
-            *(*block(32, 64), *block(64, 64), *block(64, 128), *block(128, 128)),
-            nn.Flatten(),
+            Linear(128 * height * width, 2048), nn.ReLU(), Linear(2048, classes)
         ),
-        nn.Sequential(Linear(features, 2048), nn.ReLU(), Linear(2048, classes)),
     )
 
 
 def _by_client(module: nn.Module) -> nn.Module:
-    """Turn torchvision's layers into ours, in place; weights and names stay."""
-    ours = {nn.Conv2d: Conv2d, nn.BatchNorm2d: BatchNorm2d, nn.Linear: Linear}
+    """Turn torchvision's layers into ours; weights, names and results stay."""
+    ours = {nn.Conv2d: Conv2d, nn.Linear: Linear}
     for layer in module.modules():
         layer.__class__ = ours.get(type(layer), type(layer))
+        if isinstance(layer, nn.ReLU):
+            layer.inplace = False  # under vmap a write in place costs a copy
     return module
 
 
-def _pooled(*stages: nn.Module) -> nn.Module:
-    return nn.Sequential(*stages, GlobalAvgPool2d())
-
-
-def _cifar_stem(channels: int, width: int) -> list[nn.Module]:
+def _cifar_stem(channels: int, width: int) -> nn.Module:
     """Return a 3 x 3 convolution that keeps the size, for images of 32 pixels."""
     conv = Conv2d(channels, width, 3, padding=1, bias=False)
-    return [conv, BatchNorm2d(width), nn.ReLU()]
+    return nn.Sequential(*_block(conv, pool=False))
 
 
-def _resnet10(shape: tuple[int, int, int], classes: int, *, width: int) -> Parts:
+def _imagenet_stem(channels: int) -> nn.Module:
+    """Return torchvision's stem, which divides the side by 4."""
+    conv = Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
+    pool = MaxPool2d(3, stride=2, padding=1)
+    return nn.Sequential(*_block(conv, pool=False), pool)
+
+
+def _resnet10(shape: Shape, classes: int, *, width: int) -> Parts:
     """FedHPro's ResNet10: CIFAR stem and four stages of one torchvision block."""
-    widths = [width, *(width * 2**stage for stage in range(4))]
 
     def stage(inputs: int, outputs: int) -> nn.Module:
-        if inputs == outputs:
-            return resnet.BasicBlock(inputs, outputs)
-        short = nn.Sequential(
-            resnet.conv1x1(inputs, outputs, 2), nn.BatchNorm2d(outputs)
-        )
-        return resnet.BasicBlock(inputs, outputs, 2, short)
+        """Halve the side and double the channels."""
+        narrow = resnet.conv1x1(inputs, outputs, 2)
+        shortcut = nn.Sequential(narrow, nn.BatchNorm2d(outputs))
+        return resnet.BasicBlock(inputs, outputs, 2, shortcut)
 
+    widths = (width, 2 * width, 4 * width, 8 * width)
+    stages = (stage(a, b) for a, b in pairwise(widths))
+    blocks = nn.Sequential(resnet.BasicBlock(width, width), *stages, MeanPool2d())
     return (
-        nn.Sequential(*_cifar_stem(shape[0], width)),
-        _by_client(_pooled(*(stage(a, b) for a, b in pairwise(widths)))),
+        _cifar_stem(shape[0], width),
+        _by_client(blocks),
         nn.Sequential(Linear(widths[-1], classes)),
     )
 
 
 def _resnet(
-    shape: tuple[int, int, int],
-    classes: int,
-    *,
-    make: Callable[..., resnet.ResNet],
-    cifar: bool,
+    shape: Shape, classes: int, *, make: Callable[..., resnet.ResNet], cifar: bool
 ) -> Parts:
-    """Torchvision's ResNet with its own stem, or with the CIFAR stem."""
+    """Torchvision's ResNet (FedPG, GFPL) with its own stem, or with the CIFAR stem."""
     whole = make(num_classes=classes)
-    stem = [
-        Conv2d(shape[0], 64, 7, stride=2, padding=3, bias=False),
-        *(BatchNorm2d(64), nn.ReLU(), MaxPool2d(3, stride=2, padding=1)),
-    ]
     stages = (whole.layer1, whole.layer2, whole.layer3, whole.layer4)
     return (
-        nn.Sequential(*(_cifar_stem(shape[0], 64) if cifar else stem)),
-        _by_client(_pooled(*stages)),
+        _cifar_stem(shape[0], 64) if cifar else _imagenet_stem(shape[0]),
+        _by_client(nn.Sequential(*stages, MeanPool2d())),
         nn.Sequential(_by_client(whole.fc)),
     )
 
 
-def _mnist_cnn(shape: tuple[int, int, int], classes: int) -> Parts:
+_resnet18 = partial(_resnet, make=resnet.resnet18)
+_resnet50 = partial(_resnet, make=resnet.resnet50)
+
+
+def _mnist_cnn(shape: Shape, classes: int) -> Parts:
     return _fedproto_cnn(shape, classes, kernel=5, dropout=0.5)
 
 
-def _mnist_cnn_plain(shape: tuple[int, int, int], classes: int) -> Parts:
+def _mnist_cnn_plain(shape: Shape, classes: int) -> Parts:
     return _fedproto_cnn(shape, classes, kernel=5, dropout=0.0)
 
 
-def _femnist_cnn(shape: tuple[int, int, int], classes: int) -> Parts:
+def _femnist_cnn(shape: Shape, classes: int) -> Parts:
     return _fedproto_cnn(shape, classes, kernel=3, dropout=0.5)
 
 
 class _Kind(NamedTuple):
-    """A net by name: how to build it and what its paper does."""
+    """How to build a net, and what its paper does."""
 
-    build: Callable[[tuple[int, int, int], int], Parts]
-    shape: tuple[int | None, ...] = (None, None, None)  # of an image; None: any side
+    build: Callable[[Shape, int], Parts]
+    shape: tuple[int | None, ...] = (None, None, None)  # of an image; None: any size
     embedding: Literal["unit", "raw"] = "raw"
-    init: Literal["torch", "he"] = "torch"
+    rule: Literal["torch", "he"] = "torch"  # of initialisation
+    pooled: bool = False  # low embedding: channel means of the map
 
 
 NETS = {
@@ -361,27 +353,23 @@ NETS = {
     "mnist_cnn_plain": _Kind(_mnist_cnn_plain, embedding="unit"),
     "femnist_cnn": _Kind(_femnist_cnn, embedding="unit"),
     "digits_cnn": _Kind(_digits_cnn, (None, 8, 8), "unit"),
-    "digits_linear": _Kind(_digits_linear, (1, 8, 8)),
-    "digits_bn": _Kind(_digits_bn, (1, 8, 8)),
-    "fedpa_cnn": _Kind(_fedpa_cnn, (None, 28, 28)),
+    "digits_linear": _Kind(partial(_digits, norm=False), (None, 8, 8)),
+    "digits_bn": _Kind(partial(_digits, norm=True), (None, 8, 8)),
+    "fedpa_cnn": _Kind(_fedpa_cnn),
     "fedpa_cnn_celeba": _Kind(_fedpa_cnn_celeba, (None, 84, 84)),
-    "resnet10": _Kind(partial(_resnet10, width=32)),
-    "resnet10_w64": _Kind(partial(_resnet10, width=64)),
-    "resnet18": _Kind(partial(_resnet, make=resnet.resnet18, cifar=False), init="he"),
-    "resnet50": _Kind(partial(_resnet, make=resnet.resnet50, cifar=False), init="he"),
-    "resnet18_cifar": _Kind(
-        partial(_resnet, make=resnet.resnet18, cifar=True), init="he"
-    ),
-    "resnet50_cifar": _Kind(
-        partial(_resnet, make=resnet.resnet50, cifar=True), init="he"
-    ),
-    "convnet5": _Kind(_convnet5),
+    "resnet10": _Kind(partial(_resnet10, width=32), pooled=True),
+    "resnet10_w64": _Kind(partial(_resnet10, width=64), pooled=True),
+    "resnet18": _Kind(partial(_resnet18, cifar=False), rule="he", pooled=True),
+    "resnet50": _Kind(partial(_resnet50, cifar=False), rule="he", pooled=True),
+    "resnet18_cifar": _Kind(partial(_resnet18, cifar=True), rule="he", pooled=True),
+    "resnet50_cifar": _Kind(partial(_resnet50, cifar=True), rule="he", pooled=True),
+    "convnet5": _Kind(_convnet5, pooled=True),
 }
 
 
 def build(
     name: str,
-    shape: tuple[int, int, int],
+    shape: Shape,
     classes: int,
     embedding: Literal["unit", "raw"] | None = None,
 ) -> Net:
@@ -402,9 +390,10 @@ def build(
     kind = NETS[name]
     if any(n not in (None, s) for n, s in zip(kind.shape, shape, strict=True)):
         raise ValueError(f"net {name}: images are {shape}, expected {kind.shape}")
-    chosen = embedding or kind.embedding
+    chosen = kind.embedding if embedding is None else embedding
     if chosen not in ("unit", "raw"):
         raise ValueError(f"embedding: got {embedding!r}, expected unit or raw")
     with torch.random.fork_rng(devices=[]):  # layers draw weights that nobody uses
-        module = TwoLevel(*kind.build(shape, classes), unit=chosen == "unit")
-    return Net(name, module, shape, classes, kind.init)
+        parts = kind.build(shape, classes)
+    module = TwoLevel(*parts, unit=chosen == "unit", pooled=kind.pooled)
+    return Net(name, module, shape, classes, kind.rule)

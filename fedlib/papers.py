@@ -84,7 +84,7 @@ _FEDPA = Protocol(
 FEDPA = {
     "mnist": _FEDPA._replace(partition=CappedDirichlet(alpha=0.1, min_size=10)),
     "fashion": _FEDPA._replace(partition=CappedDirichlet(alpha=0.3, min_size=100)),
-    "digits": _FEDPA._replace(
+    "digits": _FEDPA._replace(  # ours
         net="digits_bn",
         partition=CappedDirichlet(alpha=0.5, ratio=1.0, min_size=10),
         rounds=30,

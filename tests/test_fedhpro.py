@@ -387,6 +387,10 @@ def test_an_absent_class_keeps_its_hyper_prototypes():
     assert torch.equal(last.server.hyper.points[3], begun[3])
     assert not torch.equal(last.server.hyper.points[0], begun[0])
     assert last.server.hyper.known.tolist() == [True, True, True, False]
+    nobody = protos.empty(4, 32)._replace(count=torch.tensor([0, 0, 0, 1]))
+    weight, bias = heads.linear(ctx.net, last.server.model.params)
+    later, _ = fedhpro.match(last.server.hyper, nobody, weight, bias, HP())
+    assert later.known.all()  # a class once held stays known
 
 
 def test_saturated_heads_are_left_out_or_resolved():
@@ -799,7 +803,7 @@ def test_the_margin_is_taken_per_epoch_or_per_round():
 
 
 def test_a_number_of_steps_is_one_training():
-    training = Training(learning_rate=0.1, local_steps=5)
+    training = Training(learning_rate=0.1, local_steps=5, local_epochs=2)
     one, other = (
         play(1, training=training, margin_when=when)[0] for when in ("round", "epoch")
     )
@@ -821,6 +825,10 @@ def test_frozen_hyper_prototypes_stay():
 def test_hyper_prototypes_go_on_from_the_last_round():
     one, two = play(2)
     assert torch.equal(two.down.hyper.points, one.server.hyper.points)
+    weight, bias = heads.linear(context(3).net, two.server.model.params)
+    g = protos.merge(two.up.gradients)
+    wanted, _ = fedhpro.match(one.server.hyper, g, weight, bias, HP())
+    assert torch.equal(two.server.hyper.points, wanted.points)
     assert not torch.equal(two.server.hyper.points, one.server.hyper.points)
 
 

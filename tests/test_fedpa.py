@@ -973,3 +973,23 @@ def test_generated_features_run_away_sooner_when_fidelity_is_divided():
     assert literal[-1] > 5 * summed[-1]
     assert literal[-1] > 5 * literal[0]
     assert summed[-1] > 2 * capped[-1]
+
+
+def base(**switch) -> Round:
+    """Three rounds in which clients see only some of their samples."""
+    training = Training(learning_rate=0.05, local_steps=2)
+    given = {"net": "digits_bn", "training": training, "participation": 0.67}
+    return play(3, [40, 33, 24], **given, **switch)[-1]
+
+
+# Without a lone effect: it takes another switch, an absent class, or 600 rounds.
+SILENT = {"proto_zero_bug", "missing_proto", "generator_floor", "fidelity_floor"}
+
+
+@pytest.mark.parametrize("name", REFERENCE)
+def test_every_switch_works_alone(name):
+    """Each of them runs beside the paper's others, and is not without effect."""
+    paper, released = base(), base(**{name: REFERENCE[name]})
+    before, after = (flatten({"s": r.server, "m": r.mine}) for r in (paper, released))
+    changed = any(not torch.equal(v, after[k]) for k, v in before.items())
+    assert changed != (name in SILENT)

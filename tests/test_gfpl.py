@@ -2,16 +2,20 @@
 
 import math
 from dataclasses import replace
+from functools import cache
 from itertools import islice
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from matplotlib.patches import Ellipse
 from scipy.stats import multivariate_normal
 from sklearn.cluster import kmeans_plusplus
 from sklearn.mixture import GaussianMixture
 
-from fedlib import mixtures, nets, readouts
+from fedlib import mixtures, nets, plot_gfpl, readouts
+from fedlib.augment import Augment
 from fedlib.baselines import local
 from fedlib.messages import sizes as message_sizes
 from fedlib.method import NonFiniteError, Round, rounds
@@ -629,6 +633,12 @@ def test_exchange_rounds():
 NOW = {"first_exchange": 1, "exchange_every": 1}
 
 
+@cache
+def plain_exchange() -> Round:
+    """Return a round with an exchange under the defaults, played once."""
+    return play(1, **NOW)[0]
+
+
 def test_nothing_travels_between_exchanges_and_shapes_stay():
     played = play(5, first_exchange=2, exchange_every=2)
     shapes = [
@@ -727,6 +737,18 @@ def test_statistics_for_the_mixtures_come_from_eval_mode():
     assert torch.equal(up.count, wanted.count)
     found = (up.weight.unsqueeze(-1) * up.mean).sum(-2)
     torch.testing.assert_close(found, wanted.mean, rtol=0, atol=1e-4)
+
+
+def test_mixtures_are_fitted_without_augmentation():
+    ctx = replace(toy_context(METHOD, 2), round=1)
+    images = toy_shards([9, 14])
+    bytes_ = images._replace(
+        x=(60 * images.x + 90).clamp(0, 255).byte(), mean=(0.3,), std=(0.2,)
+    )
+    moved = bytes_._replace(augment=Augment(padding=3, flip=True))
+    _, mine = METHOD.init(ctx)
+    plain = gfpl.local_mixtures(ctx, mine.state, bytes_)
+    assert_same(gfpl.local_mixtures(ctx, mine.state, moved), plain, **EXACT)
 
 
 def test_pseudo_features_are_balanced_and_each_clients_own():
@@ -929,9 +951,9 @@ def test_weight_zero_and_no_exchange_is_local():
 
 
 def test_each_part_moves_the_weights():
-    plain = local_play(2).mine.state
+    plain = local_play(1).mine.state
     for hp in ({"pseudo": False}, {"dual_classifier": False}, {"align_weight": 0.0}):
-        moved = play(2, **NOW, **hp)[-1].mine.state
+        moved = play(1, **NOW, **hp)[-1].mine.state
         assert any(not torch.allclose(plain[k], moved[k], atol=1e-4) for k in plain)
 
 
@@ -964,7 +986,7 @@ def test_without_the_dual_classifier_the_head_alone_is_retrained():
     ids=str,
 )
 def test_every_switch_acts(knob):
-    plain, moved = play(1, **NOW)[0].mine.state, play(1, **NOW, **knob)[0].mine.state
+    plain, moved = plain_exchange().mine.state, play(1, **NOW, **knob)[0].mine.state
     shared = [k for k in plain if plain[k].shape == moved[k].shape]
     assert any(not torch.equal(plain[k], moved[k]) for k in shared)
 
@@ -981,18 +1003,17 @@ def test_strict_linkage_acts():
 def test_same_bits_twice_and_after_a_resume():
     ctx = toy_context(METHOD, 4, **NOW)
     shards = toy_shards(SIZES)
-    first = list(islice(rounds(METHOD, ctx, shards), 3))
-    assert_same(first[-1].mine, play(3, **NOW)[-1].mine, **EXACT)
-    start = (2, first[1].server, first[1].mine)
-    resumed = next(rounds(METHOD, ctx, shards, start=start))
-    assert_same(resumed.mine, first[2].mine, **EXACT)
-    assert_same(resumed.server, first[2].server, **EXACT)
+    first, second = islice(rounds(METHOD, ctx, shards), 2)
+    assert_same(first.mine, plain_exchange().mine, **EXACT)
+    resumed = next(rounds(METHOD, ctx, shards, start=(1, first.server, first.mine)))
+    assert_same(resumed.mine, second.mine, **EXACT)
+    assert_same(resumed.server, second.server, **EXACT)
 
 
 @pytest.mark.parametrize("chunk", [1, 3])
 def test_chunks_do_not_matter(chunk):
-    together, apart = play(2, **NOW)[-1], play(2, chunk=chunk, **NOW)[-1]
-    assert_same(together.mine, apart.mine, rtol=0, atol=1e-4)
+    apart = play(1, chunk=chunk, **NOW)[0]
+    assert_same(plain_exchange().mine, apart.mine, rtol=0, atol=1e-5)
 
 
 def test_the_order_of_clients_does_not_matter():
@@ -1082,10 +1103,12 @@ def test_classes_without_a_mixture_rank_last_and_by_the_head():
     known = as_mixtures(*each, size=8)
     known.count[1] = known.count[3] = 0
     known.weight[1] = known.weight[3] = 0
-    some = gfpl.scores(server._replace(mixtures=known), state, out)["density"]
+    favourite = int(out.logits[0].argmax())  # gets class 1, at a log-probability of 0
+    sure = out._replace(logits=1e3 * out.logits.roll(1 - favourite, 1))
+    some = gfpl.scores(server._replace(mixtures=known), state, sure)["density"]
     assert torch.isfinite(some).all()
     assert bool((some[:, [0, 2]].amin(1) > some[:, [1, 3]].amax(1)).all())
-    by_head = out.logits[:, 1] > out.logits[:, 3]
+    by_head = sure.logits[:, 1] > sure.logits[:, 3]
     assert torch.equal(some[:, 1] > some[:, 3], by_head)
 
 
@@ -1097,3 +1120,31 @@ def test_without_the_dual_classifier_there_is_no_etf_readout():
     right = readouts.evaluate(ctx.net, found, owns, shards, shards)
     assert "accuracy/personal/density_own" in right
     assert "accuracy/personal/etf_own" not in right
+
+
+# Pictures
+
+
+def test_ellipses_are_two_standard_deviations_wide():
+    c = Components(
+        torch.tensor([[1.0, 2], [3, 4]]).double(),
+        torch.tensor([[0.25, 1], [4, 0.01]]).double(),
+        torch.tensor([0.2, 0.8]).double(),
+    )
+    nothing = Components(c.mean[:0], c.var[:0], c.weight[:0])
+    fig, ax = plt.subplots()
+    drawn = plot_gfpl.ellipses(ax, as_mixtures(nothing, c, size=3), 1, "black")
+    plt.close(fig)
+    wanted = [[1, 2, 0.5, 1, 0.2], [3, 4, 2, 0.1, 0.8]]
+    np.testing.assert_allclose(drawn.to_numpy(), wanted, rtol=1e-6)
+    found = [
+        (p.get_center(), p.get_width(), p.get_height())
+        for p in ax.patches
+        if isinstance(p, Ellipse)
+    ]
+    for (centre, width, height), row in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(
+            [*centre, width, height], [*row[:2], 4 * row[2], 4 * row[3]], rtol=1e-6
+        )
+    assert ax.patches[0].get_alpha() < ax.patches[1].get_alpha()
+    assert len(ax.lines) == 2

@@ -1,9 +1,12 @@
 """The batching rules against torch's own layers, client by client."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.func import vmap
+from torch import nn
+from torch.func import grad, vmap
 
 from fedlib import layers, nets
 from fedlib.rng import generator
@@ -21,10 +24,30 @@ CASES = {
         lambda x, w, b: F.conv2d(x, w, b, padding=1),
         [(B, 2, 6, 6), (5, 2, 3, 3), (5,)],
     ),
+    "conv with stride": (
+        lambda x, w, b: layers.conv2d(x, w, b, 2, 1),
+        lambda x, w, b: F.conv2d(x, w, b, stride=2, padding=1),
+        [(B, 2, 7, 6), (5, 2, 3, 3), (5,)],
+    ),
+    "conv without bias": (
+        lambda x, w: layers.conv2d(x, w, None, 1, 0),
+        lambda x, w: F.conv2d(x, w),
+        [(B, 2, 6, 6), (5, 2, 3, 3)],
+    ),
     "pool": (
         lambda x: layers.max_pool2d(x, 2, 2, 0),
         lambda x: F.max_pool2d(x, 2),
         [(B, 2, 6, 6)],
+    ),
+    "overlapping pool": (
+        lambda x: layers.max_pool2d(x, 3, 2, 1),
+        lambda x: F.max_pool2d(x, 3, stride=2, padding=1),
+        [(B, 2, 7, 6)],
+    ),
+    "linear without bias": (
+        lambda x, w: layers.linear(x, w, None),
+        F.linear,
+        [(B, 5), (3, 5)],
     ),
     "linear": (layers.linear, F.linear, [(B, 5), (3, 5), (3,)]),
     "cross_entropy": (
@@ -72,6 +95,92 @@ def test_one_client_is_the_plain_layer(case):
     args = [rand(*s, name=f"{case}{i}").requires_grad_() for i, s in enumerate(shapes)]
     torch.testing.assert_close(ours(*args), torchs(*args), rtol=0, atol=0)
     assert torch.autograd.gradcheck(ours, args)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_of_gradients(case):
+    """Outside vmap the derivatives of the gradient are torch's."""
+    ours, _, shapes = CASES[case]
+    args = [rand(*s, name=f"{case}{i}").requires_grad_() for i, s in enumerate(shapes)]
+    assert torch.autograd.gradgradcheck(ours, args, fast_mode=True)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_grad_inside_and_around_vmap(case):
+    """``torch.func.grad`` in either order, with an argument that clients share."""
+    ours, torchs, shapes = CASES[case]
+    shared = [rand(*s, name=f"{case}{i}") for i, s in enumerate(shapes[1:], 1)]
+    x = rand(K, *shapes[0], name=f"{case}0")
+
+    def loss(call, x):
+        return call(x, *shared).square().sum()
+
+    wanted = torch.stack([grad(partial(loss, torchs))(one) for one in x])
+    inside = vmap(grad(partial(loss, ours)))(x)
+    around = grad(lambda x: vmap(partial(loss, ours))(x).sum())(x)
+    torch.testing.assert_close(inside, wanted)
+    torch.testing.assert_close(around, wanted)
+
+
+def test_grad_of_each_clients_loss_with_its_own_data():
+    """``grad`` of weights inside ``vmap``, images and biases from outside ``grad``."""
+    w, b, x = rand(K, 3, 5, name="w"), rand(K, 3, name="b"), rand(K, B, 5)
+
+    def slope(call, w, b, x):
+        return grad(lambda w: call(x, w, b).square().sum())(w)
+
+    wanted = [slope(F.linear, *one) for one in zip(w, b, x, strict=True)]
+    found = vmap(partial(slope, layers.linear))(w, b, x)
+    torch.testing.assert_close(found, torch.stack(wanted))
+
+
+def test_an_op_that_no_client_differs_in_keeps_its_gradient():
+    """Inside vmap, on tensors that all clients share."""
+    x, w = rand(B, 5), rand(3, 5, name="w").requires_grad_()
+
+    def one(scale):
+        return (scale * layers.linear(x, w, None)).sum()
+
+    total = vmap(one)(torch.tensor([1.0, 2.0])).sum()
+    (found,) = torch.autograd.grad(total, w)
+    torch.testing.assert_close(found, 3 * x.sum(0).expand(3, 5))
+
+
+def test_the_rule_is_used_over_clients_and_nowhere_else():
+    """Speed rests on it: the rule sees the clients, the plain function does not."""
+    calls = []
+
+    def plain(x):
+        calls.append("plain")
+        return x * 2
+
+    def rule(clients, in_dims, x):
+        calls.append(f"{clients} clients")
+        return x * 2, in_dims[0]
+
+    op = layers.batched_by(plain, rule)
+    x = torch.ones(3, 2)
+    for call in (op, vmap(op), vmap(lambda _: op(torch.ones(1)))):
+        call(x)
+    assert calls == ["plain", "3 clients", "plain"]
+
+
+def test_layers_hand_their_settings_to_the_op():
+    """The modules equal torch's, alone and over clients."""
+    with torch.random.fork_rng(devices=[]):
+        conv = layers.Conv2d(2, 4, 3, stride=2, padding=1, bias=False).double()
+    pairs = [
+        (conv, lambda x: F.conv2d(x, conv.weight, None, 2, 1)),
+        (layers.MaxPool2d(), nn.MaxPool2d(2)),
+        (layers.MaxPool2d(3), nn.MaxPool2d(3)),
+        (layers.MaxPool2d(3, stride=2, padding=1), nn.MaxPool2d(3, 2, 1)),
+        (layers.MeanPool2d(), lambda x: F.adaptive_avg_pool2d(x, 1).flatten(1)),
+    ]
+    x = rand(K, B, 2, 9, 8)
+    for ours, torchs in pairs:
+        wanted = torch.stack([torchs(one) for one in x])
+        torch.testing.assert_close(vmap(ours)(x), wanted)
+        torch.testing.assert_close(ours(x[0]), wanted[0])
 
 
 def test_dropout_mask_depends_on_the_key_only():

@@ -364,13 +364,14 @@ def client(
 
     by_round = torch.full_like(mine.last, t)
     age = by_round if hp.lr_sched == "by_round" else mine.last.clamp(min=0)
+    rate = hp.lr_decay ** age.to(torch.float64)
     trained = ctx.train(
         averaging.start(down.model, mine.state),
         shards,
         loss,
         draw=draw if begun else None,
         moments=mine.moments if hp.moments == "persist" else None,
-        rate=hp.lr_decay**age,
+        rate=rate,
     )
     labels = histogram(shards, ctx.classes)
     counters = {}

@@ -468,13 +468,13 @@ def train_generator(
     Returns
     -------
     Fitted
-        Its state holds ``generator.*``, ``anchors.move`` (see ``moved``) and, where f
-        is trained too, ``f.*``.
+        Its state holds ``generator.*``, ``anchors`` and, where f is trained too,
+        ``f.*``.
     """
     hp: HP = ctx.hp
     network, random = build_generator(ctx), ctx.random("generator")
     state = _prefixed("generator.", weights)
-    state["anchors.move"] = torch.zeros_like(anchors)
+    state["anchors"] = anchors
     still = network.buffers | image_generators.idle(network)
     held = frozenset(_prefixed("generator.", dict.fromkeys(still)))
     if not hp.freeze_f:
@@ -484,9 +484,9 @@ def train_generator(
     def loss(state, step):
         y = torch.randint(ctx.classes, (hp.generator_batch_size,), generator=random)
         noise = draw_noise(hp.noise, len(y), hp.noise_size, random)
-        images = network(_part("generator.", state), noise, y, train=True)
-        f = model if hp.freeze_f else _part("f.", state)
-        z, virtual = ctx.net(f, images).high, moved(anchors, state, hp)
+        images = network(part("generator.", state), noise, y, train=True)
+        f = model if hp.freeze_f else part("f.", state)
+        z, virtual = ctx.net(f, images).high, state["anchors"]
         terms = {
             "entropy": anchor_entropy(z, y, virtual, hp).mean(),
             "proto": proto_loss(z, y, virtual).mean(),
@@ -504,27 +504,19 @@ def train_generator(
         loss,
         hp.generator_steps,
         learning_rate=hp.generator_learning_rate,
+        rates={"anchors": hp.proto_lr},
         betas=(0.5, 0.999),
         decay=(hp.generator_decay_every, hp.generator_decay),
         buffers=held,
     )
 
 
-def moved(anchors: Tensor, state: State, hp: HP) -> Tensor:
-    """Return P' where training has brought it.
-
-    Adam's steps do not feel the scale of a gradient, so that a factor on the way gone
-    is a factor on the learning rate.
-    """
-    factor = hp.proto_lr / hp.generator_learning_rate
-    return anchors + factor * state["anchors.move"]
-
-
 def _prefixed(prefix: str, values: dict[str, Any]) -> dict[str, Any]:
     return {prefix + k: v for k, v in values.items()}
 
 
-def _part(prefix: str, state: State) -> State:
+def part(prefix: str, state: State) -> State:
+    """Return the entries of a state whose names begin so, without that beginning."""
     found = {k: v for k, v in state.items() if k.startswith(prefix)}
     return {k.removeprefix(prefix): v for k, v in found.items()}
 
@@ -541,7 +533,7 @@ def make_images(ctx: Context, weights: State) -> Tensor:
 @torch.no_grad()
 def right_share(ctx: Context, model: State, images: Tensor) -> Tensor:
     """Return the share of virtual images that a model takes for their class."""
-    logits = torch.cat([ctx.net(model, part).logits for part in images.split(256)])
+    logits = torch.cat([ctx.net(model, x).logits for x in images.split(256)])
     return (logits.argmax(1) == virtual_labels(ctx)).to(torch.float32).mean()
 
 
@@ -552,8 +544,7 @@ def gap(anchors: Tensor, real: Protos) -> Tensor:
 
 def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
     """Box 4, 5 and 6; without a prototype the virtual images stay."""
-    hp: HP = ctx.hp
-    model = averaging.mean_model(up.model, up.samples, server.model)
+    model = averaging.mean_model(up.model, up.samples, server.model)  # Eq. (2)
     # In float64, so that the order of the clients leaves no trace.
     real = protos.merge(Protos(up.protos.mean.double(), up.protos.count))  # Eq. (5)
     real = Protos(real.mean.to(torch.float32), real.count)
@@ -562,8 +553,8 @@ def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tenso
         return server._replace(model=model), {n: torch.tensor(torch.nan) for n in names}
     first = first_anchors(ctx, server, real)
     fitted = train_generator(ctx, server.generator, model.state, real, first)
-    weights = _part("generator.", fitted.state)
-    anchors, images = moved(first, fitted.state, hp), make_images(ctx, weights)
+    weights, anchors = part("generator.", fitted.state), fitted.state["anchors"]
+    images = make_images(ctx, weights)
     terms = fitted.terms | {
         "gap_before": gap(first, real),
         "gap": gap(anchors, real),

@@ -1,6 +1,7 @@
 r"""GFPL: generative prototypes, and two classifiers on one embedding.
 
-Generative Federated Prototype Learning. Equation and algorithm numbers are the paper's.
+Lu et al., GFPL: Generative Federated Prototype Learning for Resource-Constrained and
+Data-Imbalanced Vision Task. Equation and algorithm numbers are the paper's.
 
 Symbols
     symbol          | name here              | shape       | equation
@@ -13,7 +14,7 @@ Symbols
     mu, sigma, pi   | up.mixtures            | [K, C, n, d]| (5), (6), P_ij of client i
     D_B             | mixtures.bhattacharyya | [m, m]      | (8), of one class
     P_G             | server.mixtures        | [C, M, d]   | Algorithm 1, M = N n
-    f_j             | in retrain             | [C r, d]    | (4), pseudo-features
+    f_j             | pseudo_features        | [C r, d]    | (4)
     L_retrain       | in retrain             | []          | (14)
 
 Box
@@ -28,6 +29,8 @@ Box
 
 Readings
     No code is public; every item below is ours where the paper is silent.
+    Trained on pictures: embedding, head and projection (Algorithm 2 leaves the last
+    out, which would keep a random map for good).
     Exchange: first in round t1, then every S_T rounds (``schedule="from_first"``,
     default), or in multiples of S_T from t1 on (``"multiples"``, as Algorithm 2 is
     printed); the same where S_T divides t1. Mixtures go up, merged ones come back and
@@ -48,7 +51,8 @@ Readings
     First weights: one draw for all (the paper), or each its own with
     ``common_init=False``.
     Prediction: the head over all classes. Readouts ``etf`` and ``density`` are beside.
-    A class that no client of the cohort owns keeps its mixture.
+    A class that no client of the cohort owns keeps its mixture. A client without
+    samples sends nothing and retrains like the others.
     Ablations: ``dual_classifier=False`` (w/o DCS: no projection, no simplex),
     ``pseudo=False`` (w/o PFG: no exchange); without both it is Local.
 """
@@ -255,7 +259,7 @@ def broadcast(ctx: Context, server: Server) -> Down:
 def local_mixtures(ctx: Context, state: State, shards: Shards) -> Mixtures:
     """Return the mixtures ``[K, C, n, d]`` of a cohort's embeddings in eval mode."""
     hp: HP = ctx.hp
-    out, _ = forward(ctx.net, state, shards._replace(augment=None), stacked=True)
+    out, _ = forward(ctx.net, state, shards, stacked=True)  # without augmentation
     return stack(
         [
             mixtures.fit_classes(  # Eq. (5), Eq. (6)
@@ -389,7 +393,7 @@ def models(ctx: Context, server: Server, mine: Client) -> Models:
 
 METHOD = Method(
     name="gfpl",
-    source="GFPL",
+    source="Lu et al., GFPL",
     hp=HP,
     init=init,
     broadcast=broadcast,
