@@ -107,10 +107,19 @@ def nearest_rule(rules: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
 
 
 def label(result: Result) -> str:
-    """Return a run's method, with its variant where that is not the paper's."""
-    variant = result.spec.hp.get("variant", "paper")
-    name = result.spec.method
-    return name if variant == "paper" else f"{method_name(name)} ({variant})"
+    """Return a run's method, with its variant and switches where not the paper's."""
+    name, hp = result.spec.method, result.spec.hp
+    if "variant" not in hp:
+        return name
+    variant = hp["variant"]
+    plain = registry.method(name).hp(variant=variant).model_dump()
+    told = [] if variant == "paper" else [variant]
+    told += [
+        f"{switch}={value}"
+        for switch, value in hp.items()
+        if isinstance(value, str) and value != plain[switch]
+    ]
+    return f"{method_name(name)} ({', '.join(told)})" if told else name
 
 
 def readouts(results: Sequence[Result]) -> pd.DataFrame:

@@ -19,9 +19,9 @@ Readings
     First weights: FedMPS's released code draws each client's own, so that in round 1
     nothing is sent and models of different draws are averaged; ``common_init=True``
     gives all clients one draw.
-    BatchNorm statistics are averaged like weights; ``buffers="local"`` neither sends nor
-    averages them (FedPA's released code), "first" takes the first client's. Integer
-    counters take the maximum.
+    BatchNorm statistics are averaged like weights; ``buffers="local"`` neither sends
+    nor averages them (FedPA's released code), "first" takes the first client's.
+    Integer counters take the maximum.
 """
 
 from typing import NamedTuple
