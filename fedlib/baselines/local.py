@@ -31,7 +31,8 @@ class HP(BaseModel):
     common_init: bool = False  # all clients start from the same weights
 
 
-PRESETS: dict[str, dict[str, dict]] = {}
+# GFPL: all clients start from one model, so that its ablation equals Local
+PRESETS: dict[str, dict[str, dict]] = {"gfpl": {"*": {"common_init": True}}}
 
 
 class Nothing(NamedTuple):
