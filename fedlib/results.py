@@ -83,6 +83,7 @@ class Result:
         """
         rows = []
         test: TestData = self.spec.test
+        pairs: list[tuple[str, str, TestData]]
         pairs = [(*pair, "clients") for pair in self.readouts]
         if test == "pooled":
             pairs += [(*pair, test) for pair in self.readouts]

@@ -168,8 +168,8 @@ def test_the_key_ignores_comments_docstrings_and_layout(edit):
     edit("fedlib.baselines.fedavg", "def broadcast(", "# a comment\n\n\ndef broadcast(")
     edit(
         "fedlib.baselines.fedavg",
-        "return Down(server.model._replace(buffers={}) if local else server.model)",
-        "return (Down(\n    server.model._replace(buffers={}) if local else server.model))",
+        'local = ctx.hp.buffers == "local"',
+        'local = (\n        ctx.hp.buffers == "local")  # or not',
     )
     edit("fedlib.local", '"""How a client trains in one round."""', '"""Training."""')
     assert keys() == before
