@@ -310,7 +310,7 @@ def _table5(p: dict[str, Any]) -> list[Spec]:
 def _learning(paper: str, p: dict[str, Any]) -> list[Spec]:
     """Return one run per entry of ``runs``.
 
-    An entry is a method, ``method:variant``, or ``method:switch=value``.
+    An entry is a method, ``method:variant``, or ``method:switch:value``.
     """
     shared = ("net", "rounds", "seed", "imbalance", "eval_every")
     common = {k: p[k] for k in shared if k in p}
@@ -319,9 +319,10 @@ def _learning(paper: str, p: dict[str, Any]) -> list[Spec]:
     own = {k: p[k] for k in ("generator_steps",) if k in p}
     specs = []
     for text in p["runs"]:
-        name, _, asked = text.partition(":")
-        switch, _, value = asked.partition("=")
-        chosen = {switch: value} if value else {"variant": asked} if asked else {}
+        name, *asked = text.split(":")
+        chosen = dict(
+            [asked if len(asked) == 2 else ("variant", *asked)] if asked else []
+        )
         hp = (own if name == paper else {}) | chosen
         given: dict[str, Any] = common | {"hp": hp}
         given |= {"partition": partition} if partition else {}
