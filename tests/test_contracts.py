@@ -196,7 +196,7 @@ def test_state_survives_save_and_load(case):
     straight = play(case, 3)
     kept = straight[1]
     state = {"server": kept.server, "mine": kept.mine}
-    stored = load(save({k: v.clone() for k, v in flatten(state).items()}))
+    stored = load(save({k: v.contiguous().clone() for k, v in flatten(state).items()}))
     back = restore(state, stored)
     resumed = play(case, 1, start=(2, back["server"], back["mine"]))[0]
     assert resumed.number == 3
