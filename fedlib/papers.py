@@ -319,10 +319,8 @@ def _learning(paper: str, p: dict[str, Any]) -> list[Spec]:
     own = {k: p[k] for k in ("generator_steps",) if k in p}
     specs = []
     for text in p["runs"]:
-        name, *asked = text.split(":")
-        chosen = dict(
-            [asked if len(asked) == 2 else ("variant", *asked)] if asked else []
-        )
+        name, switch, value = ([*text.split(":"), "", ""])[:3]
+        chosen = {switch: value} if value else {"variant": switch} if switch else {}
         hp = (own if name == paper else {}) | chosen
         given: dict[str, Any] = common | {"hp": hp}
         given |= {"partition": partition} if partition else {}

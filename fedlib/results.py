@@ -83,12 +83,15 @@ class Result:
         """
         rows = []
         test: TestData = self.spec.test
-        pairs: list[tuple[str, str, TestData]]
-        pairs = [(*pair, "clients") for pair in self.readouts]
-        if test == "pooled":
-            pairs += [(*pair, test) for pair in self.readouts]
-        full = [n.split("/")[1:] for n in self.log if n.startswith("full/")]
-        pairs += [(model, rule, "full") for model, rule in full]
+        pairs: list[tuple[str, str, TestData]] = []
+        for model, rule in self.readouts:
+            pairs.append((model, rule, "clients"))
+        for model, rule in self.readouts if test == "pooled" else []:
+            pairs.append((model, rule, "pooled"))
+        for name in self.log:
+            if name.startswith("full/"):
+                _, model, rule = name.split("/")
+                pairs.append((model, rule, "full"))
         for model, rule, data in pairs:
             each = self.accuracy(model, rule, data)
             mean = each.mean(1)
