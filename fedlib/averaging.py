@@ -7,11 +7,17 @@ from torch import Tensor
 
 from fedlib.messages import Model
 from fedlib.nets import State
+from fedlib.protos import Weighting
 from fedlib.tree import tree_map
 
 # What happens to BatchNorm statistics: averaged like weights, kept by each client (and
 # by the server as first drawn), or taken from the first client of the cohort.
 Buffers = Literal["average", "local", "first"]
+
+
+def client_weights(samples: Tensor, weighting: Weighting) -> Tensor:
+    """Return the weights ``[K]`` of a mean over clients; 0 without a sample."""
+    return samples.clamp(max=1) if weighting == "uniform" else samples
 
 
 def mean_model(

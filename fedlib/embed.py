@@ -58,8 +58,7 @@ def class_means(
 
 def owned(shards: Shards, classes: int) -> Tensor:
     """Return the mask ``[K, C]`` of the classes in each client's data."""
-    counts = [shards.y[i].bincount(minlength=classes) for i in shards.index]
-    return torch.stack(counts) > 0
+    return shards.label_counts(classes) > 0
 
 
 def collect(

@@ -1,6 +1,7 @@
 """A federation: data, partition, net and method of a spec, ready to step."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -10,6 +11,7 @@ from fedlib import nets, registry
 from fedlib.augment import Augment
 from fedlib.data import Dataset, load
 from fedlib.local import Shards
+from fedlib.messages import sizes
 from fedlib.method import Context, Method, Round, rounds
 from fedlib.partition import Partition, draw
 from fedlib.readouts import evaluate, evaluate_full
@@ -45,10 +47,20 @@ class Federation(NamedTuple):
         )
 
     def evaluate(self, after: Round) -> dict[str, Tensor]:
-        """Return right predictions under every model and rule, as a log's rows."""
-        models = self.method.models(self.ctx, after.server, after.mine)
+        """Return right predictions under every model and rule, as a log's rows.
+
+        A method that is finalised is so on the side; what that sends is ``final/``.
+        """
+        server, sent = after.server, {}
+        if self.method.survey is not None and self.method.finalise is not None:
+            ctx = replace(self.ctx, round=after.number)
+            up = self.method.survey(ctx, server, after.mine, self.train)
+            sent = sizes(up, self.ctx.clients)
+            server = self.method.finalise(ctx, server, up)
+        models = self.method.models(self.ctx, server, after.mine)
         owns = self.partition.owns
         found = evaluate(self.ctx.net, models, owns, self.train, self.test)
+        found |= {f"final/up/{name}": torch.tensor(size) for name, size in sent.items()}
         if self.full is not None:
             found |= evaluate_full(self.ctx.net, models, self.full)
             found["full_samples"] = torch.tensor([len(self.full.y)])

@@ -64,6 +64,14 @@ class Shards(NamedTuple):
             x = normalise(x, self.mean, self.std)
         return x.unflatten(0, index.shape)
 
+    def sizes(self) -> Tensor:
+        """Return each client's number of samples ``[K]``."""
+        return torch.tensor([len(i) for i in self.index])
+
+    def label_counts(self, classes: int) -> Tensor:
+        """Return each client's number of samples of each class, ``[K, C]``."""
+        return torch.stack([self.y[i].bincount(minlength=classes) for i in self.index])
+
     def cohort(self, clients: list[int]) -> "Shards":
         """Return the shards of some positions."""
         return self._replace(
@@ -204,6 +212,15 @@ class _Stack:
         for grad in grads:
             grad.mul_(factor.view(-1, *[1] * (grad.ndim - 1)))
 
+    def detached(self) -> State:
+        """Return the weights and buffers as they are now."""
+        return {k: v.detach() for k, v in (self.params | self.buffers).items()}
+
+    def write(self, values: State) -> None:
+        """Replace some weights of all clients, which the optimiser does not notice."""
+        for name, value in values.items():
+            self.params[name].detach().copy_(value)
+
     def zero_grad(self) -> None:
         """Forget the gradients."""
         for param in self.params.values():
@@ -291,6 +308,7 @@ class _Job(NamedTuple):
     random: Random
     classes: int
     draw: Callable[[int, int], dict[str, Tensor]] | None
+    after_step: Callable[[State, dict[str, Tensor]], State] | None
     buffers: frozenset[str]
     dropout_keys: list[str]
 
@@ -371,6 +389,10 @@ def _train_chunk(
         stack.zero_grad()
         torch.cat([losses_of(rows, step) for rows in by_size.values()]).sum().backward()
         stack.step()
+        if job.after_step is not None:
+            stack.write(
+                vmap(job.after_step)(stack.detached(), take(extra, slice(live)))
+            )
     finished.append((stack.state(slice(0, live)), stack.moments()))
 
     back = torch.argsort(place)
@@ -397,6 +419,7 @@ def train_local(
     classes: int,
     extra: dict[str, Tensor] | None = None,
     draw: Callable[[int, int], dict[str, Tensor]] | None = None,
+    after_step: Callable[[State, dict[str, Tensor]], State] | None = None,
     moments: Tree | None = None,
     rate: Tensor | None = None,
     buffers: frozenset[str] = frozenset(),
@@ -423,6 +446,9 @@ def train_local(
     draw : callable, optional
         ``draw(client, step)`` returns what a client's loss needs afresh in a step
         (random labels, noise ...); called in the order of steps.
+    after_step : callable, optional
+        ``after_step(state, extra)`` returns, for one client, the weights that replace
+        its own after an optimiser step.
     moments : tree of Tensor, optional
         The optimiser's state to go on from, ``[K, ...]`` (``blank_moments`` at first).
         Without it the optimiser is fresh in every call.
@@ -441,7 +467,16 @@ def train_local(
     if not filled:
         raise ValueError("shards: no client of this cohort has a sample")
     given, kept = extra or {}, moments or {}
-    job = _Job(loss, training, random, classes, draw, buffers, dropout_keys or [])
+    job = _Job(
+        loss,
+        training,
+        random,
+        classes,
+        draw,
+        after_step,
+        buffers,
+        dropout_keys or [],
+    )
     parts = []
     for start in range(0, len(filled), chunk or len(filled)):
         rows = filled[start : start + (chunk or len(filled))]

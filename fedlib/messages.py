@@ -65,7 +65,7 @@ def sizes(message: NamedTuple, clients: int | None = None) -> dict[str, Size]:
 
     Prototypes count present classes only (d floats and one count each), as every record
     with a method ``sent() -> (floats, ints)`` counts itself; a model that is not known
-    counts nothing.
+    counts nothing, and a field that is ``{}`` does not exist.
 
     Parameters
     ----------
@@ -87,6 +87,6 @@ def sizes(message: NamedTuple, clients: int | None = None) -> dict[str, Size]:
                 field = name if part == "params" else f"{name}_buffers"
                 if part == "params" or value.buffers:
                     found[field] = Size(one.floats * sent, one.ints * sent)
-        else:
-            found[name] = _count(flatten(value), 1)
+        elif leaves := flatten(value):
+            found[name] = _count(leaves, 1)
     return found

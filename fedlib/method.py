@@ -2,7 +2,9 @@
 
 Read this first. A round is: broadcast -> client -> merge, and for some methods the
 cohort then receives a reply and finishes. ``rounds`` is an iterator, so a notebook
-steps a method with ``next()``.
+steps a method with ``next()``. A method that works on a finished model (CCVR) has
+``survey`` and ``finalise``: one more upload, and what the server makes of it before an
+evaluation; the rounds do not see it.
 """
 
 from collections.abc import Callable, Iterator
@@ -53,6 +55,7 @@ class Context:
         extra: dict[str, Tensor] | None = None,
         *,
         draw: Callable[[int, int], dict[str, Tensor]] | None = None,
+        after_step: Callable[[State, dict[str, Tensor]], State] | None = None,
         training: Training | None = None,
         phase: str = "",
         moments: Tree | None = None,
@@ -66,7 +69,7 @@ class Context:
             Settings in place of the run's.
         phase : str
             Tells two trainings of one round apart: each shuffles in its own way.
-        extra, draw, moments, rate
+        extra, draw, after_step, moments, rate
             As in ``local.train_local``.
         """
         settings = training or self.training
@@ -80,6 +83,7 @@ class Context:
             classes=self.classes,
             extra=extra,
             draw=draw,
+            after_step=after_step,
             moments=moments,
             rate=rate,
             buffers=self.net.buffers,
@@ -121,10 +125,16 @@ class Method(NamedTuple):
     client: Callable[[Context, Any, Tree, Shards], tuple[Tree, Any, dict[str, Tensor]]]
     merge: Callable[[Context, Tree, Any], tuple[Tree, dict[str, Tensor]]]
     models: Callable[[Context, Tree, Tree], Models]  # what can be evaluated
-    predict: Rule  # what the paper evaluates
+    predict: Rule | Callable[[Any], Rule]  # what the paper evaluates; by hp
     counted: tuple[Counted, ...] = ()  # what the paper's table counts
     reply: Callable[[Context, Tree], Any] | None = None  # server -> Down, after merging
     finish: Callable[[Context, Any, Tree], tuple[Tree, dict[str, Tensor]]] | None = None
+    survey: Callable[[Context, Tree, Tree, Shards], Any] | None = None  # -> Up, once
+    finalise: Callable[[Context, Tree, Any], Tree] | None = None  # server, Up -> server
+
+    def rule(self, hp: BaseModel) -> Rule:
+        """Return the accuracy that the paper reports under these hyper-parameters."""
+        return self.predict if isinstance(self.predict, Rule) else self.predict(hp)
 
 
 class NonFiniteError(ArithmeticError):

@@ -134,6 +134,32 @@ class Net(NamedTuple):
         state = {k: v for k, v in state.items() if not k.startswith("own.")}
         return functional_call(self.module.train(train), state, (x,))
 
+    def levels(
+        self, state: State, x: Tensor, *, train: bool = False
+    ) -> tuple[Out, list[Tensor]]:
+        """Return the outputs and, level by level, embeddings ``[B, d_l]``.
+
+        A level ends with a ReLU, in a residual net with the last one of a stage; its
+        embedding holds the channel means before that ReLU. The high embedding is the
+        last level where no ReLU comes before it.
+        """
+        seen: dict[nn.Module, Tensor] = {}
+
+        def keep(relu: nn.Module, given: tuple[Tensor]) -> None:
+            seen[relu] = given[0].flatten(2).mean(-1) if given[0].ndim > 2 else given[0]
+
+        stages = [*self.module.low.children(), *self.module.high.children()]
+        relus = [[m for m in s.modules() if isinstance(m, nn.ReLU)] for s in stages]
+        last = [found[-1] for found in relus if found]
+        hooks = [relu.register_forward_pre_hook(keep) for relu in last]
+        try:
+            out = self(state, x, train=train)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        linear_end = isinstance(stages[-1], nn.Linear)
+        return out, [seen[relu] for relu in last] + ([out.high] if linear_end else [])
+
     def head(self, state: State, high: Tensor, *, train: bool = False) -> Tensor:
         """Return logits ``[B, C]`` of high embeddings under a state of the head."""
         return functional_call(self.module.head.train(train), state, (high,))

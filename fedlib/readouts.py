@@ -1,14 +1,15 @@
 """Readouts: how a model's embeddings and logits become a prediction.
 
 An accuracy has a name with two parts, ``model/rule``. The model is ``personal`` (the
-client's own, after local training), ``global`` (the server's, after merging) or
-``global_own_bn`` (the server's weights with each client's own BatchNorm statistics).
-The rule is one of ``RULES``. The data are each client's own test shard, or the whole
-test set of the data set.
+client's own, after local training), ``global`` (the server's, after merging),
+``received`` (what each client holds once it has received the next broadcast: the
+server's weights with whatever stays local, such as BatchNorm statistics, a head or a
+cluster) or ``ensemble`` (several models that vote). The rule is one of ``RULES``. The
+data are each client's own test shard, or the whole test set of the data set.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,8 +36,15 @@ RULES = {
 class Rule(NamedTuple):
     """The accuracy a paper reports: which model, read out how."""
 
-    model: str  # "personal", "global" or "global_own_bn"
+    model: str  # "personal", "global", "received" or "ensemble"
     readout: str  # a key of RULES
+
+
+class Ensemble(NamedTuple):
+    """Several models whose outputs are added."""
+
+    states: State  # [M, ...]
+    vote: Literal["logits", "softmax"]  # what is added
 
 
 class Models(NamedTuple):
@@ -45,12 +53,13 @@ class Models(NamedTuple):
     personal: State  # [K, ...]
     shared: State | None  # the global model, if the method has one
     protos: Protos | None  # global prototypes of the high embedding, if it has them
-    own_bn: State | None = None  # [K, ...] shared weights, each client's own statistics
+    received: State | None = None  # [K, ...] after the next broadcast
     # A method's own rules: one client's state and outputs -> scores [B, C] by name
     scores: Callable[[State, Out], dict[str, Tensor]] | None = None
     # Numbers to log beside centralised prototypes: class means of all training data
     # under the global model, made for evaluation only
     watch: Callable[[Protos], dict[str, Tensor]] | None = None
+    ensemble: Ensemble | None = None
 
 
 def scores(out: Out, owns: Tensor, protos: Protos) -> dict[str, Tensor]:
@@ -78,6 +87,16 @@ def _all_and_own(each: dict[str, Tensor], owns: Tensor) -> dict[str, Tensor]:
     }
 
 
+def votes(net: Net, ensemble: Ensemble, shards: Shards) -> Tensor:
+    """Return the sum ``[K, n, C]`` of an ensemble's outputs on every sample."""
+    total = torch.zeros(())
+    for member in range(len(next(iter(ensemble.states.values())))):
+        state = {k: v[member] for k, v in ensemble.states.items()}
+        logits = forward(net, state, shards, stacked=False)[0].logits
+        total = total + (logits if ensemble.vote == "logits" else logits.softmax(-1))
+    return total
+
+
 def evaluate(
     net: Net, models: Models, owns: Tensor, train: Shards, test: Shards
 ) -> dict[str, Tensor]:
@@ -100,7 +119,7 @@ def evaluate(
     states = {
         "personal": models.personal,
         "global": models.shared,
-        "global_own_bn": models.own_bn,
+        "received": models.received,
     }
     for name, state in states.items():
         if state is None:
@@ -116,28 +135,37 @@ def evaluate(
         for rule, score in by_rule.items():
             right = (score.argmax(-1) == labels) & real
             found[f"accuracy/{name}/{rule}"] = right.sum(1)
+    if models.ensemble is not None:
+        real = padded(test.index)[1]
+        voted = _all_and_own({"head": votes(net, models.ensemble, test)}, owns)
+        for rule, score in voted.items():
+            right = (score.argmax(-1) == labels) & real
+            found[f"accuracy/ensemble/{rule}"] = right.sum(1)
     if models.watch is not None and models.shared is not None:
         means = class_means(net, models.shared, train, "high", stacked=False)
         for name, value in models.watch(merge(means, "samples")).items():
             found[f"watch/{name}"] = value
-    return found | {"samples": torch.tensor([len(i) for i in test.index])}
+    return found | {"samples": test.sizes()}
 
 
 def evaluate_full(net: Net, models: Models, full: Shards) -> dict[str, Tensor]:
-    """Return right predictions ``[1]`` of the global model on a whole test set.
+    """Return right predictions ``[1]`` of the server's models on a whole test set.
 
     Only rules over all classes apply; ``nearest_all`` where the method has prototypes.
     """
-    if models.shared is None:
-        return {}
-    out, real = forward(net, models.shared, full, stacked=False)
     labels = full.y[padded(full.index)[0]]
-    by_rule = {"head_all": out.logits}
-    if models.protos is not None:
-        by_rule["nearest_all"] = nearest(out.high.flatten(0, 1), models.protos).view_as(
-            out.logits
-        )
+    real = padded(full.index)[1]
+    by_name: dict[str, Tensor] = {}
+    if models.shared is not None:
+        out, _ = forward(net, models.shared, full, stacked=False)
+        by_name["global/head_all"] = out.logits
+        if models.protos is not None:
+            by_name["global/nearest_all"] = nearest(
+                out.high.flatten(0, 1), models.protos
+            ).view_as(out.logits)
+    if models.ensemble is not None:
+        by_name["ensemble/head_all"] = votes(net, models.ensemble, full)
     return {
-        f"full/global/{rule}": ((score.argmax(-1) == labels) & real).sum(1)
-        for rule, score in by_rule.items()
+        f"full/{name}": ((score.argmax(-1) == labels) & real).sum(1)
+        for name, score in by_name.items()
     }

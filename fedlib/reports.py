@@ -206,7 +206,7 @@ def curves(
         if (model, how) not in result.readouts:
             continue
         data = result.spec.test if rule is None else "clients"
-        accuracy = result.accuracy(model, how, data).mean(1)
+        accuracy = result.accuracy(model, how, data).nanmean(1)
         rows = {"round": result.evaluated, "accuracy": accuracy.numpy()}
         head = {"panel": load(result.spec.dataset).title, "method": label(result)}
         parts.append(pd.DataFrame(rows).assign(**head))

@@ -26,9 +26,12 @@ class Result:
         Where BatchNorm statistics stay local, the global weights are evaluated with
         each client's own.
         """
-        rule = registry.method(self.spec.method).predict
-        own_bn = rule._replace(model="global_own_bn")
-        return own_bn if rule.model == "global" and own_bn in self.readouts else rule
+        method = registry.method(self.spec.method)
+        rule = method.rule(method.hp(**self.spec.hp))
+        received = rule._replace(model="received")
+        return (
+            received if rule.model == "global" and received in self.readouts else rule
+        )
 
     @property
     def readouts(self) -> list[tuple[str, str]]:
@@ -47,8 +50,9 @@ class Result:
         Parameters
         ----------
         data : "clients", "pooled" or "full"
-            Each client's own test shard, ``[evaluated rounds, clients]``; the union of
-            the shards, or the whole test set, ``[evaluated rounds, 1]``.
+            Each client's own test shard, ``[evaluated rounds, clients]``, NaN where
+            that is empty; the union of the shards, or the whole test set,
+            ``[evaluated rounds, 1]``.
 
         Raises
         ------
@@ -71,15 +75,16 @@ class Result:
         samples = self.log["samples"]
         if data == "pooled":
             return right.sum(1, keepdim=True) / samples.sum(1, keepdim=True)
-        return right / samples.clamp(min=1)
+        return torch.where(samples > 0, right / samples, float("nan"))
 
     def summary(self) -> pd.DataFrame:
         """Return last, best and mean of the last five rounds for every readout.
 
-        Column ``data`` says on what: ``clients`` (means over the clients, each with the
-        same weight; ``std`` over clients with ddof 0), and where ``Spec.test`` asks
-        for it ``pooled`` or ``full``. The best round is chosen on the test set, as the
-        papers do. ``is_paper_rule`` marks model, rule and data of the paper.
+        Column ``data`` says on what: ``clients`` (means over the clients that have test
+        samples, each with the same weight; ``std`` over them with ddof 0), and where
+        ``Spec.test`` asks for it ``pooled`` or ``full``. The best round is chosen on
+        the test set, as the papers do. ``is_paper_rule`` marks model, rule and data of
+        the paper.
         """
         rows = []
         test: TestData = self.spec.test
@@ -94,6 +99,7 @@ class Result:
                 pairs.append((model, rule, "full"))
         for model, rule, data in pairs:
             each = self.accuracy(model, rule, data)
+            each = each[:, ~each[-1].isnan()]
             mean = each.mean(1)
             best = int(mean.argmax())
             rows.append(
@@ -113,13 +119,19 @@ class Result:
         return pd.DataFrame(rows)
 
     def payload(self) -> pd.DataFrame:
-        """Return the numbers sent per round, direction and field, over all clients."""
+        """Return the numbers sent per round, direction and field, over all clients.
+
+        What a method sends once, to be finalised, stands in the last round.
+        """
         rows = []
         for name, value in self.log.items():
             if name.startswith("sent/"):
                 _, direction, part = name.split("/")
                 for number, (floats, ints) in enumerate(value.tolist(), 1):
                     rows.append((number, direction, part, floats, ints))
+            if name.startswith("final/"):
+                _, direction, part = name.split("/")
+                rows.append((self.spec.rounds, direction, part, *value[-1].tolist()))
         return pd.DataFrame(
             rows, columns=["round", "direction", "field", "floats", "ints"]
         ).sort_values("round", kind="stable", ignore_index=True)

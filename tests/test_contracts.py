@@ -222,7 +222,8 @@ def test_beats_chance_within_five_rounds(case):
     owns = torch.ones(2, 4, dtype=torch.bool)
     right = readouts.evaluate(ctx.net, models, owns, shards, shards)
     accuracy = (
-        right["accuracy/" + "/".join(method.predict)].sum() / right["samples"].sum()
+        right["accuracy/" + "/".join(method.rule(ctx.hp))].sum()
+        / right["samples"].sum()
     )
     assert accuracy > 0.6  # chance is 0.25
 

@@ -811,7 +811,7 @@ def test_batchnorm_statistics_averaged_or_local():
     for key in floats:
         mean = torch.einsum("k,k...->...", share, shared.up.model.buffers[key])
         torch.testing.assert_close(shared.server.model.buffers[key], mean)
-    assert METHOD.models(ctx, shared.server, shared.mine).own_bn is None
+    assert METHOD.models(ctx, shared.server, shared.mine).received is None
 
     local = play(3, sizes_of, net="digits_bn", bn="local", participation=0.67)
     own = context(3, net="digits_bn", bn="local")
@@ -822,12 +822,14 @@ def test_batchnorm_statistics_averaged_or_local():
         found = METHOD.models(own, after.server, after.mine)
         for key in floats:
             assert torch.equal(found.shared[key], start.model.buffers[key])
-            assert torch.equal(found.own_bn[key], after.mine.state[key])
+            assert torch.equal(found.received[key], after.mine.state[key])
             for k in set(range(3)) - set(after.cohort):
                 assert torch.equal(after.mine.state[key][k], before.mine.state[key][k])
         for key, value in after.server.model.params.items():
-            assert torch.equal(found.own_bn[key], value.expand(3, *value.shape))
-    assert any(not torch.equal(found.own_bn[k][0], found.own_bn[k][1]) for k in floats)
+            assert torch.equal(found.received[key], value.expand(3, *value.shape))
+    assert any(
+        not torch.equal(found.received[k][0], found.received[k][1]) for k in floats
+    )
 
 
 # --- messages, reductions, laws -------------------------------------------------------

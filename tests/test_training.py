@@ -242,9 +242,9 @@ def test_fedavg_with_local_statistics_sends_none_of_them():
     one, two = (r for _, r in zip(range(2), rounds(fedavg, ctx, shards), strict=False))
     assert not any("buffers" in name for name in two.sent)
     models = fedavg.models(ctx, two.server, two.mine)
-    assert models.own_bn is not None
+    assert models.received is not None
     for name in ctx.net.buffers:
-        assert torch.equal(models.own_bn[name], two.mine.state[name])
+        assert torch.equal(models.received[name], two.mine.state[name])
         assert torch.equal(
             two.server.model.buffers[name],
             one.down.model.state[name]
@@ -252,7 +252,9 @@ def test_fedavg_with_local_statistics_sends_none_of_them():
             else two.server.model.buffers[name],
         )
     for name, value in two.server.model.params.items():
-        assert torch.equal(models.own_bn[name], value.expand_as(models.own_bn[name]))
+        assert torch.equal(
+            models.received[name], value.expand_as(models.received[name])
+        )
 
 
 def quadratic(state, step):

@@ -24,13 +24,14 @@ Readings
     Integer counters take the maximum.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
-from fedlib.averaging import Buffers, mean_model, start
+from fedlib.averaging import Buffers, client_weights, mean_model, start
 from fedlib.local import Losses, Shards
 from fedlib.losses import cross_entropy
 from fedlib.messages import Model, as_model
@@ -92,6 +93,24 @@ def broadcast(ctx: Context, server: Server) -> Down:
     return Down(server.model._replace(buffers={}) if local else server.model)
 
 
+def client_with(
+    ctx: Context,
+    down: Down,
+    mine: Client,
+    shards: Shards,
+    loss: Callable[..., Losses],
+    **options: Any,
+) -> tuple[Client, Up, dict[str, Tensor]]:
+    """Box 2 with any loss and the options of ``ctx.train``; baselines build on it."""
+    trained = ctx.train(start(down.model, mine.state), shards, loss, **options)
+    shared = ctx.hp.buffers != "local"
+    return (
+        Client(trained.state),
+        Up(as_model(ctx.net, trained.state, buffers=shared), shards.sizes()),
+        trained.terms,
+    )
+
+
 def client(
     ctx: Context, down: Down, mine: Client, shards: Shards
 ) -> tuple[Client, Up, dict[str, Tensor]]:
@@ -101,29 +120,21 @@ def client(
         supervised = cross_entropy(ctx.net(state, x, train=True).logits, y)
         return Losses(supervised, {"supervised": supervised}, {})
 
-    trained = ctx.train(start(down.model, mine.state), shards, loss)
-    samples = torch.tensor([len(i) for i in shards.index])
-    shared = ctx.hp.buffers != "local"
-    return (
-        Client(trained.state),
-        Up(as_model(ctx.net, trained.state, buffers=shared), samples),
-        trained.terms,
-    )
+    return client_with(ctx, down, mine, shards, loss)
 
 
 def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
     """Box 3; a client without samples has weight 0 under either weighting."""
-    uniform = ctx.hp.weighting == "uniform"
-    weight = up.samples.clamp(max=1) if uniform else up.samples
+    weight = client_weights(up.samples, ctx.hp.weighting)
     return Server(mean_model(up.model, weight, server.model, ctx.hp.buffers)), {}
 
 
 def models(ctx: Context, server: Server, mine: Client) -> Models:
     """Return the clients' models after training and the average after merging."""
-    own_bn = None
+    received = None
     if ctx.hp.buffers == "local":
-        own_bn = start(server.model._replace(buffers={}), mine.state)
-    return Models(mine.state, server.model.state, None, own_bn=own_bn)
+        received = start(server.model._replace(buffers={}), mine.state)
+    return Models(mine.state, server.model.state, None, received=received)
 
 
 METHOD = Method(

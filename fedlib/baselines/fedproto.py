@@ -26,21 +26,26 @@ Readings
     First weights: each client's own draw (FedMPS's released code), or one draw for all
     with ``common_init=True``.
     Prediction: nearest global prototype among the client's own classes.
+    Models stay personal; ``share_model=True`` also averages them, by samples, and
+    predicts with the global head, as FedHPro runs this baseline.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from fedlib import protos
+from fedlib.averaging import mean_model, start
 from fedlib.embed import Collection, collect
 from fedlib.local import Losses, Shards
 from fedlib.losses import cross_entropy
+from fedlib.messages import as_model
 from fedlib.method import Context, Counted, Method
 from fedlib.nets import State
 from fedlib.protos import Protos, Weighting
 from fedlib.readouts import Models, Rule
+from fedlib.tree import tree_map
 
 
 class HP(BaseModel):
@@ -52,31 +57,40 @@ class HP(BaseModel):
     weighting: Weighting = "samples"
     collection: Collection = "train"
     common_init: bool = False
+    share_model: bool = False
 
 
-PRESETS = {"fedmps": {"*": {"weighting": "uniform"}}}
+PRESETS: dict[str, dict[str, dict]] = {
+    "gfpl": {"*": {"weighting": "uniform"}, "cifar10": {"proto_weight": 0.1}},
+    "fedmps": {"*": {"weighting": "uniform"}},
+    "fedhpro": {"*": {"weighting": "uniform", "share_model": True}},
+}
 
 
 class Down(NamedTuple):
     """To every client."""
 
     protos: Protos  # [C, d]
+    model: Any  # a Model; {} unless models are shared
 
 
 class Up(NamedTuple):
     """From each client, stacked over the cohort."""
 
     protos: Protos  # [K, C, d]
+    model: Any  # a Model; {} unless models are shared
+    samples: Any  # [K] n_i, for the mean of the models; {} unless they are shared
 
 
 class Server(NamedTuple):
     """What the server keeps."""
 
     protos: Protos  # [C, d]
+    model: Any  # a Model; {} unless models are shared
 
 
 class Client(NamedTuple):
-    """What a client keeps between rounds: a personal model, never sent."""
+    """What a client keeps between rounds: a personal model."""
 
     state: State  # [K, ...]
 
@@ -84,13 +98,15 @@ class Client(NamedTuple):
 def init(ctx: Context) -> tuple[Server, Client]:
     """Draw the clients' weights; no prototype is known."""
     _, high = ctx.net.embedding_sizes()
-    state = ctx.init_clients(ctx.hp.common_init)
-    return Server(protos.empty(ctx.classes, high)), Client(state)
+    shared = ctx.hp.share_model
+    state = ctx.init_clients(ctx.hp.common_init or shared)
+    model = tree_map(lambda x: x[0], as_model(ctx.net, state)) if shared else {}
+    return Server(protos.empty(ctx.classes, high), model), Client(state)
 
 
 def broadcast(ctx: Context, server: Server) -> Down:
     """Box 1."""
-    return Down(server.protos)
+    return Down(server.protos, server.model)
 
 
 def client(
@@ -107,20 +123,36 @@ def client(
         total = terms["supervised"] + ctx.hp.proto_weight * terms["pull"]  # Eq. (7)
         return Losses(total, terms, {"high": out.high})
 
-    trained = ctx.train(mine.state, shards, loss)
+    shared = ctx.hp.share_model
+    begin = start(down.model, mine.state) if shared else mine.state
+    trained = ctx.train(begin, shards, loss)
     local = collect(ctx.net, trained, shards, "high", ctx.hp.collection)  # Eq. (3)
-    return Client(trained.state), Up(local), trained.terms
+    up = Up(local, {}, {})
+    if shared:
+        up = Up(local, as_model(ctx.net, trained.state), shards.sizes())
+    return Client(trained.state), up, trained.terms
 
 
 def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
     """Box 4; a class that no client of the cohort owns keeps its prototype."""
     merged = protos.merge(up.protos, ctx.hp.weighting)  # Eq. (6)
-    return Server(protos.fill(merged, server.protos)), {}
+    merged = protos.fill(merged, server.protos)
+    if not ctx.hp.share_model:
+        return Server(merged, {}), {}
+    return Server(merged, mean_model(up.model, up.samples, server.model)), {}
 
 
 def models(ctx: Context, server: Server, mine: Client) -> Models:
-    """Return the personal models and the global prototypes."""
-    return Models(mine.state, None, server.protos)
+    """Return the personal models, the global one if shared, and the prototypes."""
+    shared = server.model.state if ctx.hp.share_model else None
+    return Models(mine.state, shared, server.protos)
+
+
+def predict(hp: HP) -> Rule:
+    """Return the paper's rule: by prototypes, or by the head of a shared model."""
+    if hp.share_model:
+        return Rule("global", "head_all")
+    return Rule("personal", "nearest_own")
 
 
 METHOD = Method(
@@ -132,6 +164,6 @@ METHOD = Method(
     client=client,
     merge=merge,
     models=models,
-    predict=Rule("personal", "nearest_own"),
+    predict=predict,
     counted=(Counted("up", "protos"),),
 )

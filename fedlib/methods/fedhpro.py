@@ -457,7 +457,7 @@ def client(
     local = tree_map(lambda x: x.expand(len(shards.index), *x.shape), local)
     if hp.sends_prototypes:
         local = class_means(ctx.net, trained.state, shards, "high")
-    samples = torch.tensor([len(i) for i in shards.index])
+    samples = shards.sizes()
     model = as_model(ctx.net, trained.state)
     up = Up(model, gradients, head_gradients, local, samples)
     return Client(trained.state), up, trained.terms

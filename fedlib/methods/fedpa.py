@@ -283,11 +283,6 @@ def generator_of(ctx: Context) -> Generator:
     return generators.build(ctx.classes, size, hidden=hp.hidden, noise=hp.noise_size)
 
 
-def histogram(shards: Shards, classes: int) -> Tensor:
-    """Return the number of samples ``[K, C]`` of each class."""
-    return torch.stack([shards.y[i].bincount(minlength=classes) for i in shards.index])
-
-
 def init(ctx: Context) -> tuple[Server, Client]:
     """Draw one model for all and a generator; no prototype is known."""
     hp: HP = ctx.hp
@@ -373,7 +368,7 @@ def client(
         moments=mine.moments if hp.moments == "persist" else None,
         rate=rate,
     )
-    labels = histogram(shards, ctx.classes)
+    labels = shards.label_counts(ctx.classes)
     counters = {}
     if hp.pj_counts == "seen_plus1" or hp.gen_labels == "uniform_qualified":
         counters["seen"] = trained.protos["high"].count
@@ -517,11 +512,11 @@ def models(ctx: Context, server: Server, mine: Client) -> Models:
     With local BatchNorm statistics the global model has its first ones, and beside it
     stands the global model under each client's own.
     """
-    own_bn = None
+    received = None
     if ctx.hp.bn == "local":
         shared = server.model._replace(buffers={})
-        own_bn = averaging.start(shared, mine.state)
-    return Models(mine.state, server.model.state, server.protos, own_bn)
+        received = averaging.start(shared, mine.state)
+    return Models(mine.state, server.model.state, server.protos, received)
 
 
 METHOD = Method(

@@ -430,7 +430,7 @@ def client(
     local = tree_map(lambda x: x.expand(len(shards.ids), *x.shape), local)
     if begun(ctx):
         local = local_protos(ctx, trained.state, shards)
-    samples = torch.tensor([len(i) for i in shards.index])
+    samples = shards.sizes()
     # A prototype of a single sample is that sample's embedding: count them.
     single = {"single_sample_protos": (local.count == 1).sum(1).to(torch.float32)}
     return (
