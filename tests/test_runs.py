@@ -571,13 +571,13 @@ def result() -> Result:
     return Result(small("fedproto", rounds=13, clients=2, eval_every=2), "key", log)
 
 
-def test_accuracy_is_a_fraction_and_0_without_samples(result):
+def test_accuracy_is_a_fraction_and_nan_without_samples(result):
     found = result.accuracy("personal", "nearest_own")
     assert found.dtype == torch.float64
     wanted = [(0.25, 0), (1, 0.8), (0.5, 1), (0.5, 0), (0, 1), (1, 0.8), (0.25, 0.2)]
     assert found.tolist() == [list(pair) for pair in wanted]
     result.log["samples"][0, 1] = 0
-    assert result.accuracy("personal", "nearest_own")[0].tolist() == [0.25, 0]
+    assert result.accuracy("personal", "nearest_own")[0].isnan().tolist() == [False, True]
 
 
 def test_summary_by_hand(result):
