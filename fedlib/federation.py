@@ -11,10 +11,10 @@ from fedlib import nets, registry
 from fedlib.augment import Augment
 from fedlib.data import Dataset, load
 from fedlib.local import Shards
-from fedlib.messages import sizes
+from fedlib.messages import Size, sizes
 from fedlib.method import Context, Method, Round, rounds
 from fedlib.partition import Partition, draw
-from fedlib.readouts import evaluate, evaluate_full
+from fedlib.readouts import Models, evaluate, evaluate_full
 from fedlib.spec import Spec, Transform
 from fedlib.tree import Tree
 
@@ -46,10 +46,10 @@ class Federation(NamedTuple):
             start=start,
         )
 
-    def evaluate(self, after: Round) -> dict[str, Tensor]:
-        """Return right predictions under every model and rule, as a log's rows.
+    def models(self, after: Round) -> tuple[Models, dict[str, Size]]:
+        """Return what can be evaluated, and what finalising it has sent.
 
-        A method that is finalised is so on the side; what that sends is ``final/``.
+        A method that is finalised is so on the side: the rounds do not see it.
         """
         server, sent = after.server, {}
         if self.method.survey is not None and self.method.finalise is not None:
@@ -57,7 +57,14 @@ class Federation(NamedTuple):
             up = self.method.survey(ctx, server, after.mine, self.train)
             sent = sizes(up, self.ctx.clients)
             server = self.method.finalise(ctx, server, up)
-        models = self.method.models(self.ctx, server, after.mine)
+        return self.method.models(self.ctx, server, after.mine), sent
+
+    def evaluate(self, after: Round) -> dict[str, Tensor]:
+        """Return right predictions under every model and rule, as a log's rows.
+
+        What finalising sends is logged as ``final/``.
+        """
+        models, sent = self.models(after)
         owns = self.partition.owns
         found = evaluate(self.ctx.net, models, owns, self.train, self.test)
         found |= {f"final/up/{name}": torch.tensor(size) for name, size in sent.items()}

@@ -5,7 +5,7 @@ from functools import partial
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
-from fedlib import registry
+from fedlib import leaderboard, registry
 from fedlib.local import Training
 from fedlib.partition import LDA, NID1, CappedDirichlet, NwayKshot, Scheme
 from fedlib.results import Result
@@ -343,6 +343,7 @@ ARTEFACTS: dict[str, Callable[[dict[str, Any]], list[Spec]]] = {
     "fedpa/learning": partial(_learning, "fedpa"),
     "fedhpro/learning": partial(_learning, "fedhpro"),
     "fedpg/learning": partial(_learning, "fedpg"),
+    "learn/leaderboard": leaderboard.specs,
 }
 
 

@@ -21,17 +21,9 @@ class Result:
 
     @property
     def paper_rule(self) -> Rule:
-        """Model and rule of the accuracy that the method's paper reports.
-
-        Where BatchNorm statistics stay local, the global weights are evaluated with
-        each client's own.
-        """
+        """Model and rule of the accuracy that the method's paper reports."""
         method = registry.method(self.spec.method)
-        rule = method.rule(method.hp(**self.spec.hp))
-        received = rule._replace(model="received")
-        return (
-            received if rule.model == "global" and received in self.readouts else rule
-        )
+        return method.rule(method.hp(**self.spec.hp))
 
     @property
     def readouts(self) -> list[tuple[str, str]]:

@@ -137,6 +137,11 @@ def models(ctx: Context, server: Server, mine: Client) -> Models:
     return Models(mine.state, server.model.state, None, received=received)
 
 
+def predict(hp: HP) -> Rule:
+    """Return the paper's rule; local statistics go with the model that is received."""
+    return Rule("received" if hp.buffers == "local" else "global", "head_all")
+
+
 METHOD = Method(
     name="fedavg",
     source="McMahan et al., AISTATS 2017",
@@ -146,6 +151,6 @@ METHOD = Method(
     client=client,
     merge=merge,
     models=models,
-    predict=Rule("global", "head_all"),
+    predict=predict,
     counted=(Counted("up", "model"),),
 )

@@ -519,6 +519,11 @@ def models(ctx: Context, server: Server, mine: Client) -> Models:
     return Models(mine.state, server.model.state, server.protos, received)
 
 
+def predict(hp: HP) -> Rule:
+    """Return the paper's rule; local statistics go with the model that is received."""
+    return Rule("received" if hp.bn == "local" else "global", "head_all")
+
+
 METHOD = Method(
     name="fedpa",
     source="Jiang et al., IEEE TDSC 2024",
@@ -528,7 +533,7 @@ METHOD = Method(
     client=client,
     merge=merge,
     models=models,
-    predict=Rule("global", "head_all"),
+    predict=predict,
     counted=tuple(
         Counted(way, field)
         for way, fields in {
