@@ -1,5 +1,6 @@
 """Embeddings of a cohort's samples in eval mode, and the prototypes made of them."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -48,12 +49,24 @@ def forward(
 
 
 def class_means(
-    net: Net, state: State, shards: Shards, level: str, *, stacked: bool = True
+    net: Net,
+    state: State,
+    shards: Shards,
+    level: str | Callable[[Out], Tensor],
+    *,
+    stacked: bool = True,
 ) -> Protos:
-    """Return class means ``[K, C, d]`` of an embedding in eval mode, unaugmented."""
+    """Return class means ``[K, C, d]`` in eval mode, unaugmented.
+
+    Parameters
+    ----------
+    level : str or callable
+        Which embedding, or a function of the outputs ``[K, n, ...]``.
+    """
     out, real = forward(net, state, shards._replace(augment=None), stacked=stacked)
     labels = torch.where(real, shards.y[padded(shards.index)[0]], -1)
-    return from_sums(*class_sums(getattr(out, level), labels, net.classes))
+    z = getattr(out, level) if isinstance(level, str) else level(out)
+    return from_sums(*class_sums(z, labels, net.classes))
 
 
 def owned(shards: Shards, classes: int) -> Tensor:
@@ -62,21 +75,32 @@ def owned(shards: Shards, classes: int) -> Tensor:
 
 
 def collect(
-    net: Net, trained: Trained, shards: Shards, level: str, how: Collection
+    net: Net,
+    trained: Trained,
+    shards: Shards,
+    level: str,
+    how: Collection,
+    *,
+    of: Callable[[Out], Tensor] | None = None,
 ) -> Protos:
     """Return the local prototypes ``[K, C, d]`` that a cohort uploads.
 
     Parameters
     ----------
-    level : "low" or "high"
-        Which embedding; the method's loss must have returned it.
+    level : str
+        Which embedding; the method's loss must have returned it for "train".
+    of : callable, optional
+        The embedding as a function of the outputs, where it is neither "low" nor
+        "high".
     how : "train" or "eval"
         From the last local epoch, in train mode and before each step's update, with
         classes that a dropped batch removed computed afterwards; or all of them
         computed after training, in eval mode.
     """
+    source = level if of is None else of
+    if how == "eval":
+        return class_means(net, trained.state, shards, source)
     seen = trained.protos[level]
-    if how == "train" and bool((seen.known | ~owned(shards, net.classes)).all()):
+    if bool((seen.known | ~owned(shards, net.classes)).all()):
         return seen
-    after = class_means(net, trained.state, shards, level)
-    return after if how == "eval" else fill(seen, after)
+    return fill(seen, class_means(net, trained.state, shards, source))

@@ -6,7 +6,9 @@ from torch import Tensor
 
 from fedlib.layers import cross_entropy
 
-__all__ = ["cross_entropy", "kl_to_teacher", "supcon"]
+__all__ = ["cross_entropy", "kl_to_teacher", "margin_contrast", "supcon"]
+
+RELEASED_BASE_TEMPERATURE = 0.07  # of the public SupCon code
 
 
 def supcon(
@@ -60,3 +62,29 @@ def kl_to_teacher(teacher: Tensor, logits: Tensor, temperature: float) -> Tensor
     """
     log_q = F.log_softmax(logits / temperature, dim=-1)
     return (torch.xlogy(teacher, teacher) - teacher * log_q).sum(-1)
+
+
+def margin_contrast(
+    z: Tensor, y: Tensor, centres: Tensor, margin: Tensor | float
+) -> Tensor:
+    r"""Cross-entropy of minus the distances to class centres, with a margin.
+
+    .. math:: \frac1B \sum_b -\log \frac{\exp(-D_{b,y_b} - \delta)}
+        {\exp(-D_{b,y_b} - \delta) + \sum_{c \ne y_b} \exp(-D_{b,c})}
+
+    Parameters
+    ----------
+    z, y : Tensor
+        ``[B, d]`` vectors and their classes ``[B]``.
+    centres : Tensor
+        ``[C, d]``; :math:`D_{b,c}` is the Euclidean distance of z to centre c.
+    margin : float or Tensor
+        :math:`\delta \ge 0`: by how much the own centre must be nearer.
+
+    Notes
+    -----
+    Zhang et al. 2024 (FedTGP), whose 1e-12 under the root keeps gradients finite.
+    """
+    square = (z.unsqueeze(1) - centres).square().sum(-1)
+    own = y.unsqueeze(1) == torch.arange(len(centres), device=y.device)
+    return cross_entropy(-((square + 1e-12).sqrt() + margin * own), y)

@@ -7,11 +7,13 @@ clients.
 
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 Weighting = Literal["uniform", "samples"]
+Distance = Literal["mse", "l2"]
 
 
 class Protos(NamedTuple):
@@ -84,11 +86,43 @@ def nearest(z: Tensor, protos: Protos) -> Tensor:
     return torch.where(protos.known, -square, float("-inf"))
 
 
-def pull(z: Tensor, y: Tensor, protos: Protos) -> Tensor:
-    """Return the mean squared distance of z ``[B, d]`` to its class's prototype.
+def pull(z: Tensor, y: Tensor, protos: Protos, distance: Distance = "mse") -> Tensor:
+    """Return the mean distance of z ``[B, d]`` to its class's prototype.
 
-    The mean runs over batch and dimensions; a sample whose class has no prototype
-    adds 0 (FedProto's released code).
+    The mean runs over the batch; a sample whose class has no prototype adds 0
+    (FedProto's released code).
+
+    Parameters
+    ----------
+    distance : "mse" or "l2"
+        The mean square over dimensions, or the Euclidean length.
     """
     target = torch.where(protos.known[y].unsqueeze(-1), protos.mean[y], z.detach())
+    if distance == "l2":
+        return torch.linalg.vector_norm(z - target, dim=-1).mean()
     return F.mse_loss(z, target)
+
+
+def gaps(protos: Protos) -> Tensor:
+    """Return each class mean's distance ``[..., C]`` to the nearest other one.
+
+    Classes without a mean are no neighbours; where there is none, the gap is 0.
+    """
+    exact = "donot_use_mm_for_euclid_dist"
+    apart = torch.cdist(protos.mean, protos.mean, compute_mode=exact)
+    pairs = protos.known.unsqueeze(-1) & protos.known.unsqueeze(-2)
+    pairs = pairs & ~torch.eye(pairs.shape[-1], dtype=torch.bool)
+    closest = torch.where(pairs, apart, float("inf")).amin(-1)
+    return torch.where(closest.isfinite(), closest, 0.0)
+
+
+def points(local: Protos) -> tuple[Tensor, Tensor]:
+    """Return the prototypes of K clients as a set: vectors ``[M, d]``, labels ``[M]``.
+
+    Sorted by class, then by content, so that what a server draws from the set does not
+    depend on the order of uploads.
+    """
+    owner, label = torch.nonzero(local.known, as_tuple=True)
+    p = local.mean[owner, label]
+    order = torch.from_numpy(np.lexsort((p.sum(1), label)))
+    return p[order], label[order]

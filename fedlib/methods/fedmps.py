@@ -45,7 +45,6 @@ Readings
 
 from typing import Literal, NamedTuple
 
-import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
@@ -53,14 +52,17 @@ from torch import Tensor
 from fedlib import protos
 from fedlib.embed import Collection, collect
 from fedlib.local import Losses, Shards, Training, train_local
-from fedlib.losses import cross_entropy, kl_to_teacher, supcon
+from fedlib.losses import (
+    RELEASED_BASE_TEMPERATURE,
+    cross_entropy,
+    kl_to_teacher,
+    supcon,
+)
 from fedlib.method import Context, Counted, Method
 from fedlib.nets import State
 from fedlib.protos import Protos
 from fedlib.readouts import Models, Rule
 from fedlib.rng import generator
-
-RELEASED_BASE_TEMPERATURE = 0.07  # of the public SupCon code
 
 
 class HP(BaseModel):
@@ -202,11 +204,8 @@ def client(
 def train_head(ctx: Context, head: State, high: Protos) -> State:
     """Train the server's output layer on the uploaded prototypes ``[K, C, d]``."""
     hp: HP = ctx.hp
-    owner, label = torch.nonzero(high.known, as_tuple=True)
-    p = high.mean[owner, label]
-    # Batches must not depend on the order of uploads: sort by class, then by content.
-    order = torch.from_numpy(np.lexsort((p.sum(1), label)))
-    points = Shards(p[order], label[order], [torch.arange(len(label))], [0])
+    p, label = protos.points(high)
+    points = Shards(p, label, [torch.arange(len(label))], [0])
     training = Training(
         optimiser=hp.server_optimiser,
         learning_rate=hp.server_learning_rate,
