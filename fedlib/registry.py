@@ -14,6 +14,7 @@ METHODS = {
     "local": "fedlib.baselines.local",
     "fedavg": "fedlib.baselines.fedavg",
     "fedproto": "fedlib.baselines.fedproto",
+    "fedproc": "fedlib.baselines.fedproc",
 }
 
 

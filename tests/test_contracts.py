@@ -51,6 +51,7 @@ every_case = pytest.mark.parametrize("case", CASES, ids=str)
 # method -> (knob, neutral settings, method it then equals, where the knob is active)
 KNOBS = {
     "fedproto": ({"proto_weight": 0.0}, "local", {"proto_weight": 5.0}),
+    "fedproc": ({"schedule_rounds": 1}, "fedavg", {}),  # from round 2, a = 1
     "fedmps": (
         {"contrast_weight": 0.0, "soft_weight": 0.0},
         "local",

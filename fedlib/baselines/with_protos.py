@@ -1,0 +1,118 @@
+"""FedAvg with one more field in each message: class means beside the model.
+
+What FedProc, FedHKD, FedGMKD, FedTGP and FedSA have in common. Models are sent,
+averaged and read out as in ``fedavg.py``; a method says what is in its prototypes, what
+its loss does with them and how the server merges them. A client's knowledge of a class
+may be more than its mean embedding: FedHKD and FedGMKD put the class's mean soft
+prediction beside it, d + C numbers in one row.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedlib import protos
+from fedlib.averaging import start
+from fedlib.baselines import fedavg
+from fedlib.baselines.fedavg import Client
+from fedlib.embed import Collection, collect
+from fedlib.local import Losses, Shards
+from fedlib.messages import Model, as_model
+from fedlib.method import Context, Counted
+from fedlib.nets import Out
+from fedlib.protos import Protos
+from fedlib.readouts import Models
+
+COUNTED = (Counted("up", "model"), Counted("up", "protos"))
+
+
+class Down(NamedTuple):
+    """To every client."""
+
+    model: Model
+    protos: Protos  # [C, d]
+
+
+class Up(NamedTuple):
+    """From each client, stacked over the cohort."""
+
+    model: Model
+    protos: Protos  # [K, C, d]
+    samples: Tensor  # [K] int64, n_i
+
+
+class Server(NamedTuple):
+    """What the server keeps."""
+
+    model: Model
+    protos: Protos  # [C, d]
+
+
+def init(ctx: Context, extra: int = 0) -> tuple[Server, Client]:
+    """Draw the first weights as FedAvg; no row of d + ``extra`` numbers is known."""
+    first, mine = fedavg.init(ctx)
+    _, size = ctx.net.embedding_sizes()
+    return Server(first.model, protos.empty(ctx.classes, size + extra)), mine
+
+
+def broadcast(ctx: Context, server: Server) -> Down:
+    """Send the model, as FedAvg, and the prototypes."""
+    return Down(sent_model(ctx, server.model), server.protos)
+
+
+def sent_model(ctx: Context, model: Model) -> Model:
+    """Return what FedAvg sends of the server's model."""
+    return fedavg.broadcast(ctx, fedavg.Server(model)).model
+
+
+def client_with(
+    ctx: Context,
+    model: Model,
+    mine: Client,
+    shards: Shards,
+    loss: Callable[..., Losses],
+    *,
+    level: str = "high",
+    how: Collection = "eval",
+    of: Callable[[Out], Tensor] | None = None,
+    **options: Any,
+) -> tuple[Client, Up, dict[str, Tensor]]:
+    """Train from the broadcast model by any loss; send the model and the class means.
+
+    Parameters
+    ----------
+    level, how, of
+        What the class means are of, and when they are taken: as in ``embed.collect``.
+    **options
+        As in ``Context.train``.
+    """
+    trained = ctx.train(start(model, mine.state), shards, loss, **options)
+    local = collect(ctx.net, trained, shards, level, how, of=of)
+    sent = as_model(ctx.net, trained.state, buffers=ctx.hp.buffers != "local")
+    up = Up(sent, local, shards.sizes())
+    return Client(trained.state), up, trained.terms
+
+
+def average(ctx: Context, before: Model, up: Up) -> Model:
+    """Return FedAvg's mean of the uploaded models."""
+    given = fedavg.Up(up.model, up.samples)
+    return fedavg.merge(ctx, fedavg.Server(before), given)[0].model
+
+
+def models(ctx: Context, model: Model, mine: Client, means: Protos) -> Models:
+    """Return FedAvg's models, and the prototypes of the nearest-prototype rules."""
+    return fedavg.models(ctx, fedavg.Server(model), mine)._replace(protos=means)
+
+
+def knowledge(out: Out, temperature: float) -> Tensor:
+    """Return embeddings and soft predictions side by side, ``[..., d + C]``."""
+    return torch.cat([out.high, torch.softmax(out.logits / temperature, -1)], -1)
+
+
+def parts(known: Protos) -> tuple[Protos, Protos]:
+    """Split knowledge ``[C, d + C]`` into mean embeddings and mean soft predictions."""
+    classes = known.count.shape[-1]
+    embedding, soft = known.mean.split([known.mean.shape[-1] - classes, classes], -1)
+    return Protos(embedding, known.count), Protos(soft, known.count)
