@@ -15,6 +15,7 @@ METHODS = {
     "fedavg": "fedlib.baselines.fedavg",
     "fedproto": "fedlib.baselines.fedproto",
     "fedproc": "fedlib.baselines.fedproc",
+    "fedhkd": "fedlib.baselines.fedhkd",
 }
 
 

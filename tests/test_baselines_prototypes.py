@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedlib import registry
-from fedlib.baselines import fedproc
-from fedlib.local import Training
+from fedlib import nets, protos, registry
+from fedlib.baselines import fedhkd, fedproc
+from fedlib.baselines.with_protos import parts
+from fedlib.local import Shards, Training
+from fedlib.messages import sizes as sizes_of
 from fedlib.method import Context, Round, rounds
 from fedlib.protos import Protos
 from fedlib.rng import generator
@@ -183,3 +185,194 @@ def test_fedproc_sends_what_table_v_of_fedmps_counts():
     wanted = {("up", "model"): 20 * 62_006, ("up", "protos"): 59 * 120}
     assert found == wanted
     assert sum(wanted.values()) == 1_247_200
+
+
+def payload(name: str, net: str, shape: tuple[int, int, int], classes: int, **hp):
+    """Return what travels to and from one client that owns every class of a net."""
+    method = registry.method(name)
+    y = torch.arange(classes).repeat(2)
+    shards = Shards(normal(len(y), *shape).float(), y, [torch.arange(len(y))], [0])
+    training = Training(learning_rate=0.01, batch_size=2 * classes)
+    ctx = toy_context(method, 1, classes=classes, training=training, **hp)
+    ctx = replace(ctx, net=nets.build(net, shape, classes))
+    _, second = islice(rounds(method, ctx, shards), 2)
+    return sizes_of(second.down), sizes_of(second.up, 1)
+
+
+# FedHKD
+
+
+def test_pull_by_hand():
+    """z = (3, 4) to the origin: length 5, mean square 12.5; an unknown class adds 0."""
+    z, y = torch.tensor([[3.0, 4.0], [9.0, 9.0]]), torch.tensor([0, 1])
+    means = Protos(torch.zeros(2, 2), torch.tensor([1, 0]))
+    assert float(protos.pull(z, y, means, "l2")) == 2.5
+    assert float(protos.pull(z, y, means, "mse")) == 6.25
+
+
+def hkd_terms(ctx: Context, state: dict, known: Protos, x, y, kind: str):
+    """Return the head's and the embeddings' term, entry by entry."""
+    classes = ctx.classes
+    row = known.mean.double().numpy()
+    size = row.shape[1] - classes
+
+    def length(v: np.ndarray) -> float:
+        return math.sqrt(float(v @ v)) if kind == "l2" else float(v @ v) / len(v)
+
+    out = ctx.net(state, x)
+    pull, soft = 0.0, 0.0
+    for z, label in zip(out.high.double().numpy(), y.tolist(), strict=True):
+        if known.count[label]:
+            pull += length(z - row[label, :size]) / len(y)
+    for c in range(classes):
+        if known.count[c]:
+            h = torch.from_numpy(row[c : c + 1, :size]).float()
+            logits = ctx.net.head(ctx.net.head_state(state), h)[0].double().numpy()
+            above = np.exp(logits / 0.5)
+            soft += length(above / above.sum() - row[c, size:]) / classes
+    return soft, pull
+
+
+@pytest.mark.parametrize("distance", ["l2", "mse"])
+@pytest.mark.parametrize("missing", ["mask", "zero"])
+def test_fedhkd_terms_equal_loops(distance, missing):
+    """Class 2 has no row: masked, or a row of zeros that counts."""
+    settings = {"training": ONE_STEP, "distance": distance, "missing": missing}
+    known = random_protos(toy_context(fedhkd.METHOD, 4), 4, known=(1, 1, 0, 1))
+    ctx, down, (_, _, terms) = call(
+        "fedhkd", 2, server=lambda s: s._replace(protos=known), **settings
+    )
+    counted = known._replace(count=torch.ones(4)) if missing == "zero" else known
+    shards = toy_shards(SIZES)
+    for k, rows in enumerate(shards.index):
+        x, y = shards.x[rows], shards.y[rows]
+        wanted = hkd_terms(ctx, down.model.state, counted, x, y, distance)
+        found = float(terms["soft"][k]), float(terms["pull"][k])
+        assert found == pytest.approx(wanted, rel=1e-5)
+
+
+def test_fedhkd_rows_of_zeros_pull_from_round_2_on():
+    """Nobody reaches a share of 1: masked, it is FedAvg; with zeros, it is not."""
+    plain = play("fedavg", 2)
+    masked = play("fedhkd", 2, threshold=1.0)
+    zeros = play("fedhkd", 2, threshold=1.0, missing="zero")
+    assert same(plain[1].mine, masked[1].mine)
+    assert same(plain[0].mine, zeros[0].mine)
+    assert not same(plain[1].mine, zeros[1].mine)
+    assert float(masked[1].terms["pull"].sum()) == 0
+    assert masked[1].sent["up/protos"] == (0, 0)
+
+
+def skewed() -> Shards:
+    """Two clients: 6, 2, 0, 0 and 0, 3, 1, 0 samples of the classes."""
+    shards = toy_shards([8, 4])
+    shards.y[:] = torch.tensor([0] * 6 + [1] * 2 + [1] * 3 + [2])
+    return shards
+
+
+@pytest.mark.parametrize(
+    ("threshold", "sent"),
+    [
+        (0.0, [[6, 2, 0, 0], [0, 3, 1, 0]]),
+        (0.25, [[6, 2, 0, 0], [0, 3, 1, 0]]),  # a quarter is enough
+        (0.26, [[6, 0, 0, 0], [0, 3, 0, 0]]),
+        (0.8, [[0, 0, 0, 0], [0, 0, 0, 0]]),
+    ],
+)
+def test_fedhkd_reports_classes_with_a_large_share(threshold, sent):
+    found = play("fedhkd", 1, shards=skewed(), threshold=threshold)[0]
+    assert found.up.protos.count.tolist() == sent
+    present = sum(n > 0 for row in sent for n in row)
+    assert found.sent["up/protos"] == (present * (32 + 4), present)
+    means = found.server.protos
+    assert means.count.tolist() == [sum(both) for both in zip(*sent, strict=True)]
+    if threshold == 0.25:  # class 1 by samples: 2 and 3
+        rows = found.up.protos.mean[:, 1]
+        torch.testing.assert_close(means.mean[1], 0.4 * rows[0] + 0.6 * rows[1])
+
+
+def test_fedhkd_keeps_or_zeroes_the_row_of_a_class_nobody_reports():
+    method = registry.method("fedhkd")
+    for missing, stays in {"mask": True, "zero": False}.items():
+        ctx = toy_context(method, 2, missing=missing)
+        server, _ = method.init(ctx)
+        server = server._replace(protos=random_protos(ctx, 4))
+        up = play("fedhkd", 1, shards=skewed())[0].up
+        merged = method.merge(ctx, server, up)[0].protos
+        assert torch.equal(merged.mean[3], server.protos.mean[3]) == stays
+        assert bool(merged.count[3]) == stays
+        assert stays or not merged.mean[3].any()
+
+
+@pytest.mark.parametrize("collection", ["eval", "train"])
+def test_fedhkd_knowledge_is_the_mean_embedding_and_mean_soft_prediction(collection):
+    """After training; with ``train``, before the only step: at the broadcast model."""
+    settings = {"training": ONE_STEP, "noise": 0.0, "threshold": 0.0}
+    ctx, down, (mine, up, _) = call("fedhkd", 1, collection=collection, **settings)
+    shards = toy_shards(SIZES)
+    for k, rows in enumerate(shards.index):
+        after = one(mine.state, k)
+        out = ctx.net(
+            after if collection == "eval" else down.model.state, shards.x[rows]
+        )
+        soft = torch.softmax(out.logits / 0.5, -1)
+        for c in shards.y[rows].unique():
+            chosen = shards.y[rows] == c
+            wanted = torch.cat([out.high[chosen].mean(0), soft[chosen].mean(0)])
+            torch.testing.assert_close(up.protos.mean[k, c], wanted, rtol=0, atol=1e-5)
+
+
+def test_fedhkd_noise_is_on_reported_embeddings_only_and_each_clients_own():
+    quiet = play("fedhkd", 1, sizes=[80, 80], noise=0.0, threshold=0.2)[0].up.protos
+    loud = play("fedhkd", 1, sizes=[80, 80], noise=3.0, threshold=0.2)[0].up.protos
+    drawn = torch.where(quiet.known.unsqueeze(-1), loud.mean - quiet.mean, 0.0)
+    assert torch.equal(drawn, loud.mean - quiet.mean)
+    embedding, soft = drawn[..., :32], drawn[..., 32:]
+    assert not soft.any()
+    assert float(embedding[quiet.known].std()) == pytest.approx(3.0, rel=0.2)
+    both = quiet.known.all(0)
+    assert not torch.allclose(embedding[0, both], embedding[1, both])
+
+
+def test_fedhkd_weights_move_towards_the_knowledge():
+    def after(**weights) -> tuple[float, float]:
+        settings = {"training": ONE_STEP, "threshold": 0.0, "noise": 0.0}
+        ctx = toy_context(fedhkd.METHOD, 4)
+        known = random_protos(ctx, 4)
+        known.mean[:, 32:] = torch.softmax(3 * known.mean[:, 32:], -1)
+        ctx, _, (mine, _, _) = call(
+            "fedhkd",
+            2,
+            server=lambda s: s._replace(protos=known),
+            **settings,
+            **weights,
+        )
+        shards, each = toy_shards(SIZES), []
+        for k, rows in enumerate(shards.index):
+            x, y = shards.x[rows], shards.y[rows]
+            each.append(hkd_terms(ctx, one(mine.state, k), known, x, y, "l2"))
+        soft, pull = np.mean(each, 0)
+        return soft, pull
+
+    neutral = after(soft_weight=0.0, proto_weight=0.0)
+    assert after(soft_weight=1.0, proto_weight=0.0)[0] < neutral[0]
+    assert after(soft_weight=0.0, proto_weight=1.0)[1] < neutral[1]
+
+
+@pytest.mark.parametrize(
+    ("classes", "down", "up"), [(10, 26_854, 26_864), (26, 28_470, 28_496)]
+)
+def test_fedhkd_payload_of_fedpas_nets(classes, down, up):
+    """P + C d + C C, and C counts upwards: FedPA's MNIST and EMNIST."""
+    sent, back = payload("fedhkd", "fedpa_cnn", (1, 28, 28), classes, threshold=0.0)
+    assert sent["model"].floats + sent["protos"].floats == down
+    assert back["model"].floats + sum(back["protos"]) == up
+
+
+def test_fedhkd_is_read_out_by_the_global_head_and_knows_prototypes():
+    last = play("fedhkd", 1, threshold=0.0)[0]
+    ctx = toy_context(fedhkd.METHOD, 4)
+    found = fedhkd.METHOD.models(ctx, last.server, last.mine)
+    assert found.protos.mean.shape == (4, 32)
+    assert torch.equal(found.protos.mean, parts(last.server.protos)[0].mean)
+    assert fedhkd.METHOD.rule(ctx.hp) == ("global", "head_all")

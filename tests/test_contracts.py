@@ -52,6 +52,11 @@ every_case = pytest.mark.parametrize("case", CASES, ids=str)
 KNOBS = {
     "fedproto": ({"proto_weight": 0.0}, "local", {"proto_weight": 5.0}),
     "fedproc": ({"schedule_rounds": 1}, "fedavg", {}),  # from round 2, a = 1
+    "fedhkd": (
+        {"soft_weight": 0.0, "proto_weight": 0.0},
+        "fedavg",
+        {"soft_weight": 5.0, "proto_weight": 5.0},
+    ),
     "fedmps": (
         {"contrast_weight": 0.0, "soft_weight": 0.0},
         "local",
