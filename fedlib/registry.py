@@ -16,6 +16,7 @@ METHODS = {
     "fedproto": "fedlib.baselines.fedproto",
     "fedproc": "fedlib.baselines.fedproc",
     "fedhkd": "fedlib.baselines.fedhkd",
+    "fedgmkd": "fedlib.baselines.fedgmkd",
 }
 
 

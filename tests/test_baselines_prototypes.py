@@ -1,16 +1,18 @@
 """FedProc, FedHKD, FedGMKD, FedTGP, FedSA: losses by hand and by loops, switches."""
 
 import math
+import warnings
 from dataclasses import replace
 from itertools import islice
 
 import numpy as np
 import pytest
 import torch
+from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
 from fedlib import nets, protos, registry
-from fedlib.baselines import fedhkd, fedproc
+from fedlib.baselines import fedgmkd, fedhkd, fedproc
 from fedlib.baselines.with_protos import parts
 from fedlib.local import Shards, Training
 from fedlib.messages import sizes as sizes_of
@@ -376,3 +378,176 @@ def test_fedhkd_is_read_out_by_the_global_head_and_knows_prototypes():
     assert found.protos.mean.shape == (4, 32)
     assert torch.equal(found.protos.mean, parts(last.server.protos)[0].mean)
     assert fedhkd.METHOD.rule(ctx.hp) == ("global", "head_all")
+
+
+# FedGMKD
+
+
+def test_fedgmkd_weights_by_hand():
+    """ReLU(n - 0.2 d + 0.2): 0.25 + 0.2, 0.75 - 0.2 * 2 + 0.2; a client without samples
+    counts nothing, and where a d_i leaves nothing, the n_i stand in."""
+    n, d = torch.tensor([0.25, 0.75, 0.0]), torch.tensor([0.0, 2.0, 0.0])
+    found = fedgmkd.shares(n, d, 0.2, 0.2)
+    torch.testing.assert_close(found, torch.tensor([0.45, 0.55, 0.0]))
+    found = fedgmkd.shares(n, d, 1.0, 0.2)
+    torch.testing.assert_close(found, torch.tensor([0.45, 0.0, 0.0]))
+    far = torch.tensor([9.0, 9.0, 0.0])
+    assert torch.equal(fedgmkd.shares(n, far, 1.0, 0.2), n)
+
+
+@pytest.mark.parametrize("components", [1, 2, 4])
+def test_the_mean_of_a_mixture_is_the_mean_of_the_data(components):
+    """Why FedGMKD needs no mixture: sum_j pi_j mu_j after any number of EM steps."""
+    z = np.concatenate([normal(30, 3), 2 + normal(11, 3, name="more")])
+    for steps in (1, 3, 100):
+        fitted = GaussianMixture(components, random_state=0, max_iter=steps, tol=1e-12)
+        with warnings.catch_warnings(action="ignore"):  # that EM has not converged
+            fitted.fit(z)
+        found = fitted.weights_ @ fitted.means_
+        np.testing.assert_allclose(found, z.mean(0), atol=1e-12)
+
+
+def test_fedgmkd_prototypes_are_class_means_after_training():
+    ctx, _, (mine, up, _) = call("fedgmkd", 1, training=ONE_STEP)
+    shards = toy_shards(SIZES)
+    assert torch.equal(up.labels, up.protos.count)
+    for k, rows in enumerate(shards.index):
+        out = ctx.net(one(mine.state, k), shards.x[rows])
+        soft = torch.softmax(out.logits / 0.6, -1)
+        for c in shards.y[rows].unique():
+            chosen = shards.y[rows] == c
+            wanted = torch.cat([out.high[chosen].mean(0), soft[chosen].mean(0)])
+            torch.testing.assert_close(up.protos.mean[k, c], wanted, rtol=0, atol=1e-5)
+
+
+def soft_rows(ctx: Context, known=(1, 1, 1, 1)) -> Protos:
+    """Return rows whose last C numbers are a distribution."""
+    rows = random_protos(ctx, ctx.classes, known)
+    soft = torch.softmax(rows.mean[:, -ctx.classes :], -1) * rows.known.unsqueeze(1)
+    return rows._replace(mean=torch.cat([rows.mean[:, : -ctx.classes], soft], 1))
+
+
+def gmkd_terms(ctx: Context, state: dict, rows: Protos, x, y) -> tuple[float, float]:
+    """Return the head's and the embeddings' term, entry by entry."""
+    table = rows.mean.double().numpy()
+    known = [c for c in range(ctx.classes) if rows.count[c]]
+    entropy, pull = 0.0, 0.0
+    for c in known:
+        h = torch.from_numpy(table[c : c + 1, : -ctx.classes]).float()
+        logits = ctx.net.head(ctx.net.head_state(state), h)[0].double().numpy()
+        q = np.exp(logits / 0.6)
+        q, teacher = q / q.sum(), table[c, -ctx.classes :]
+        for j in range(ctx.classes):
+            entropy += teacher[j] * math.log(teacher[j] / q[j]) / len(known)
+    z = ctx.net(state, x).high.double().numpy()
+    for row, label in zip(z, y.tolist(), strict=True):
+        if label in known:
+            apart = row - table[label, : -ctx.classes]
+            pull += float(apart @ apart) / apart.size / len(z)
+    return entropy, pull
+
+
+def test_fedgmkd_terms_equal_loops():
+    rows = soft_rows(toy_context(fedgmkd.METHOD, 4), (1, 0, 1, 1))
+    ctx, down, (_, _, terms) = call(
+        "fedgmkd", 2, server=lambda s: s._replace(protos=rows), training=ONE_STEP
+    )
+    shards = toy_shards(SIZES)
+    for k, mine in enumerate(shards.index):
+        x, y = shards.x[mine], shards.y[mine]
+        wanted = gmkd_terms(ctx, down.model.state, rows, x, y)
+        found = float(terms["soft"][k]), float(terms["pull"][k])
+        assert found == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize("counts", ["fraction", "raw"])
+def test_fedgmkd_merge_equals_loops(counts):
+    """Clients lack classes; class 3 is new to the server, nobody has class 2."""
+    shards = toy_shards([8, 4, 5])
+    shards.y[:] = torch.tensor([0] * 6 + [1] * 2 + [1] * 3 + [3] + [0, 0, 0, 1, 3])
+    method = registry.method("fedgmkd")
+    ctx = toy_context(method, 3, counts=counts)
+    server, mine = method.init(ctx)
+    server = server._replace(protos=soft_rows(ctx, (1, 1, 1, 0)))
+    ctx = replace(ctx, round=2)
+    _, up, _ = method.client(ctx, method.broadcast(ctx, server), mine, shards)
+    found, _ = method.merge(ctx, server, up)
+
+    labels, total = up.labels.tolist(), len(shards.y)
+    n = [sum(row) / (total if counts == "fraction" else 1) for row in labels]
+    weight = []
+    for row, size in zip(labels, n, strict=True):
+        skew = math.sqrt(sum((c / sum(row) - 1 / 4) ** 2 for c in row))
+        weight.append(max(0.0, size - 0.2 * skew + 0.2))
+    for key, value in found.model.params.items():
+        each = up.model.params[key].double()
+        wanted = sum(w * e for w, e in zip(weight, each, strict=True)) / sum(weight)
+        torch.testing.assert_close(value.double(), wanted, rtol=0, atol=1e-6)
+
+    table, before = up.protos.mean.double().numpy(), server.protos.mean.double().numpy()
+    for c in (0, 1, 3):
+        weight = []
+        for k, row in enumerate(labels):
+            apart = 0.0
+            if row[c] and c != 3:
+                for j in range(4):
+                    p, q = before[c, 32 + j], table[k, c, 32 + j]
+                    apart += p * math.log(p / q)
+            kept = max(0.0, n[k] - 0.4 * apart + 0.2) if row[c] else 0.0
+            weight.append(kept)
+        wanted = sum(w * t for w, t in zip(weight, table[:, c], strict=True))
+        wanted = wanted / sum(weight)
+        np.testing.assert_allclose(found.protos.mean[c], wanted, rtol=0, atol=1e-5)
+    assert torch.equal(found.protos.mean[2], server.protos.mean[2])
+
+
+def test_fedgmkd_counts_a_client_less_the_further_its_soft_prediction_is():
+    """The other client's row is the server's own, so it alone gains."""
+    method = registry.method("fedgmkd")
+    up = play("fedgmkd", 1, sizes=[40, 40])[0].up
+    owned = int(up.protos.known.all(0).nonzero()[0])
+
+    def distance(scale: float) -> float:
+        ctx = toy_context(method, 2, class_discrepancy=scale)
+        server, _ = method.init(ctx)
+        server = server._replace(
+            protos=Protos(up.protos.mean[0].clone(), up.protos.count[0])
+        )
+        found = method.merge(ctx, server, up)[0].protos.mean[owned]
+        return float((found - up.protos.mean[0, owned]).norm())
+
+    assert distance(20.0) < distance(0.4) < distance(0.0)
+
+
+def test_fedgmkd_weights_move_towards_the_knowledge():
+    rows = soft_rows(toy_context(fedgmkd.METHOD, 4))
+
+    def after(**weights) -> tuple[float, float]:
+        ctx, _, (mine, _, _) = call(
+            "fedgmkd",
+            2,
+            server=lambda s: s._replace(protos=rows),
+            training=ONE_STEP,
+            **weights,
+        )
+        shards, each = toy_shards(SIZES), []
+        for k, index in enumerate(shards.index):
+            x, y = shards.x[index], shards.y[index]
+            each.append(gmkd_terms(ctx, one(mine.state, k), rows, x, y))
+        soft, pull = np.mean(each, 0)
+        return soft, pull
+
+    neutral = after(soft_weight=0.0, proto_weight=0.0)
+    assert after(soft_weight=1.0, proto_weight=0.0)[0] < neutral[0]
+    assert after(soft_weight=0.0, proto_weight=1.0)[1] < neutral[1]
+
+
+RESNET10 = 1_228_970
+
+
+def test_fedgmkd_payload_on_fedhpros_net():
+    """M + C (d + C) down, M + |C_k| (d + C) and a label histogram up."""
+    down, up = payload("fedgmkd", "resnet10", (3, 32, 32), 10)
+    assert down["model"].floats == up["model"].floats == RESNET10
+    assert down["protos"].floats == up["protos"].floats == 10 * (256 + 10)
+    assert up["labels"] == (0, 10)

@@ -57,6 +57,17 @@ KNOBS = {
         "fedavg",
         {"soft_weight": 5.0, "proto_weight": 5.0},
     ),
+    "fedgmkd": (
+        {
+            "soft_weight": 0.0,
+            "proto_weight": 0.0,
+            "model_discrepancy": 0.0,
+            "offset": 0.0,
+            "counts": "raw",
+        },
+        "fedavg",
+        {"soft_weight": 5.0, "proto_weight": 5.0},
+    ),
     "fedmps": (
         {"contrast_weight": 0.0, "soft_weight": 0.0},
         "local",
