@@ -17,6 +17,7 @@ METHODS = {
     "fedproc": "fedlib.baselines.fedproc",
     "fedhkd": "fedlib.baselines.fedhkd",
     "fedgmkd": "fedlib.baselines.fedgmkd",
+    "fedtgp": "fedlib.baselines.fedtgp",
 }
 
 

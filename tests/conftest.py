@@ -17,6 +17,7 @@ torch.set_num_threads(1)
 TOY: dict[str, dict] = {
     "gfpl": {"first_exchange": 1, "exchange_every": 1, "components": 2},
     "fedpa": {"generator_steps": 3},
+    "fedtgp": {"server_epochs": 3},
     "fedhpro": {"hyper_steps": 3, "retrain_steps": 3, "retrain_epochs": 3},
     "fedpg": {
         "generator_steps": 3,

@@ -11,8 +11,8 @@ import torch
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
-from fedlib import nets, protos, registry
-from fedlib.baselines import fedgmkd, fedhkd, fedproc
+from fedlib import losses, nets, protos, registry
+from fedlib.baselines import fedgmkd, fedhkd, fedproc, fedtgp
 from fedlib.baselines.with_protos import parts
 from fedlib.local import Shards, Training
 from fedlib.messages import sizes as sizes_of
@@ -551,3 +551,189 @@ def test_fedgmkd_payload_on_fedhpros_net():
     assert down["model"].floats == up["model"].floats == RESNET10
     assert down["protos"].floats == up["protos"].floats == 10 * (256 + 10)
     assert up["labels"] == (0, 10)
+
+
+# FedTGP
+
+
+def test_margin_contrast_by_hand():
+    """From the origin to (3, 4) and (0, 1): 5 and 1; with margin 2 the own class's
+    distance is 7, so log(1 + e^6) = 6.002476; without, log(1 + e^4) = 4.018150."""
+    z, y = torch.zeros(1, 2), torch.tensor([0])
+    centres = torch.tensor([[3.0, 4.0], [0.0, 1.0]])
+    for margin, wanted in {2.0: 6.002476, 0.0: 4.018150}.items():
+        found = losses.margin_contrast(z, y, centres, margin)
+        assert float(found) == pytest.approx(wanted, abs=1e-5)
+
+
+def test_margin_contrast_is_finite_on_a_centre():
+    z = torch.zeros(1, 2, requires_grad=True)
+    losses.margin_contrast(z, torch.tensor([0]), torch.zeros(2, 2), 1.0).backward()
+    assert z.grad is not None
+    assert torch.isfinite(z.grad).all()
+
+
+def test_gaps_by_hand():
+    """Points 0, 3, 10 on a line, and a class without a mean: 3, 3, 7, 0."""
+    mean = torch.tensor([[0.0], [3.0], [10.0], [0.0]])
+    means = Protos(mean, torch.tensor([1, 1, 1, 0]))
+    assert protos.gaps(means).tolist() == [3.0, 3.0, 7.0, 0.0]
+    alone = means._replace(count=torch.tensor([1, 0, 0, 0]))
+    assert protos.gaps(alone).tolist() == [0.0] * 4
+    pair = Protos(torch.stack([mean, mean]), torch.stack([means.count, alone.count]))
+    assert protos.gaps(pair).tolist() == [[3.0, 3.0, 7.0, 0.0], [0.0] * 4]
+
+
+def mean_gaps(local: Protos) -> list[float]:
+    """Return the gaps of the plain mean of uploaded prototypes, by loops."""
+    count, table = local.count.numpy(), local.mean.double().numpy()
+    mean = {
+        c: np.mean([table[k, c] for k in range(len(table)) if count[k, c]], 0)
+        for c in range(count.shape[1])
+        if count[:, c].any()
+    }
+    return [
+        min(np.linalg.norm(mean[c] - mean[o]) for o in mean if o != c) for c in mean
+    ]
+
+
+def test_fedtgp_margin_is_the_largest_gap_up_to_a_bound():
+    found = play("fedtgp", 1, server_epochs=1)[0]
+    wanted = max(mean_gaps(found.up.protos))
+    assert float(found.watched["margin"]) == pytest.approx(wanted, rel=1e-5)
+    bounded = play("fedtgp", 1, server_epochs=1, largest_margin=0.01)[0]
+    assert float(bounded.watched["margin"]) == pytest.approx(0.01)
+
+
+def test_fedtgp_prototypes_equal_those_of_an_ordinary_torch_loop():
+    """One batch holds all uploads, so that the order of batches does not matter."""
+    settings = {"training": ONE_STEP, "server_epochs": 5}
+    ctx, _, (_, up, _) = call("fedtgp", 1, **settings)
+    server, _ = fedtgp.METHOD.init(ctx)
+    found, watched = fedtgp.METHOD.merge(ctx, server, up)
+
+    size = up.protos.mean.shape[-1]
+    net = torch.nn.Sequential(
+        torch.nn.Embedding(4, size),
+        torch.nn.Linear(size, size),
+        torch.nn.ReLU(),
+        torch.nn.Linear(size, size),
+    )
+    renamed = {"table": "0.weight", "0.weight": "1.weight", "0.bias": "1.bias"}
+    renamed |= {"2.weight": "3.weight", "2.bias": "3.bias"}
+    net.load_state_dict({renamed[k]: v for k, v in server.net.items()})
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+    owner, label = up.protos.known.nonzero(as_tuple=True)
+    p, margin = up.protos.mean[owner, label], max(mean_gaps(up.protos))
+    seen = []
+    for _ in range(5):
+        made = net(torch.arange(4))
+        logits = torch.stack(
+            [
+                torch.stack([-(one - made[c]).norm() for c in range(4)])
+                - margin * torch.nn.functional.one_hot(own, 4)
+                for one, own in zip(p, label, strict=True)
+            ]
+        )
+        contrast = torch.nn.functional.cross_entropy(logits, label)
+        seen.append(float(contrast.detach()))
+        optimiser.zero_grad()
+        contrast.backward()
+        optimiser.step()
+    wanted = net(torch.arange(4)).detach()
+    torch.testing.assert_close(found.protos.mean, wanted, rtol=0, atol=1e-5)
+    assert float(watched["contrast"]) == pytest.approx(np.mean(seen), rel=1e-4)
+
+
+def test_fedtgp_server_goes_on_from_its_last_net_and_learns():
+    first, second = play("fedtgp", 2, server_epochs=30)
+    assert second.watched["contrast"] < first.watched["contrast"]
+
+
+def test_fedtgp_margin_makes_the_own_prototype_nearer_than_others():
+    """Far apart uploads: without a margin the loss is content with a small lead."""
+    _, _, (_, up, _) = call("fedtgp", 1)
+    p = 3 * normal(4, 32).float()
+    up = up._replace(protos=up.protos._replace(mean=p.expand(4, 4, 32)))
+
+    def lead(largest: float) -> float:
+        settings = {"server_epochs": 100, "largest_margin": largest}
+        ctx = toy_context(fedtgp.METHOD, 4, training=ONE_STEP, **settings)
+        server, _ = fedtgp.METHOD.init(ctx)
+        made = fedtgp.METHOD.merge(ctx, server, up)[0].protos.mean
+        apart = torch.cdist(p, made)
+        others = apart.masked_fill(torch.eye(4, dtype=torch.bool), float("inf"))
+        return float((others.amin(1) - apart.diagonal()).mean())
+
+    assert lead(100.0) > lead(0.0) + 1
+
+
+def test_fedtgp_mini_batches_are_of_the_clients_size():
+    """Four clients, one without class 3: 15 prototypes are 2 batches of 8."""
+    up = play("fedtgp", 1, server_epochs=1)[0].up
+    assert int(up.protos.known.sum()) == 15
+    server = {}
+    for size in (8, 15):
+        training = Training(learning_rate=0.1, batch_size=size)
+        ctx = toy_context(fedtgp.METHOD, 4, training=training, server_epochs=1)
+        first, _ = fedtgp.METHOD.init(ctx)
+        server[size] = fedtgp.METHOD.merge(ctx, first, up)[0]
+    assert not torch.equal(server[8].protos.mean, server[15].protos.mean)
+
+
+def test_fedtgp_a_class_nobody_has_uploaded_is_not_sent():
+    first, second = play("fedtgp", 2, shards=skewed(), server_epochs=3)
+    assert first.sent["down/protos"] == (0, 0)
+    assert second.down.protos.known.tolist() == [True, True, True, False]
+    assert not second.down.protos.mean[3].any()
+    assert second.sent["down/protos"] == (2 * 3 * 32, 2 * 3)
+    assert first.sent["up/protos"] == (4 * 32, 4)  # two classes from each
+
+
+def test_fedtgp_single_class_has_no_margin():
+    shards = toy_shards([9, 9])
+    shards.y[:] = 2
+    found = play("fedtgp", 2, shards=shards, server_epochs=3)[-1]
+    assert float(found.watched["margin"]) == 0
+    assert torch.isfinite(found.server.protos.mean).all()
+
+
+def distance_to_anchors(name: str, centres: Tensor, server, **changes) -> float:
+    """Return the clients' mean distance to their classes' centres after a round."""
+    ctx, _, (mine, _, _) = call(name, 2, server=server, **changes)
+    shards, total = toy_shards(SIZES), 0.0
+    for k, rows in enumerate(shards.index):
+        z = ctx.net(one(mine.state, k), shards.x[rows]).high
+        total += float((z - centres[shards.y[rows]]).norm(dim=1).sum())
+    return total / len(shards.y)
+
+
+def test_fedtgp_pull_moves_embeddings_to_the_prototypes():
+    means = random_protos(toy_context(fedtgp.METHOD, 4))
+    near, far = (
+        distance_to_anchors(
+            "fedtgp", means.mean, lambda s: s._replace(protos=means), proto_weight=w
+        )
+        for w in (10.0, 0.0)
+    )
+    assert near < 0.9 * far
+
+
+def test_fedtgp_with_personal_models_sends_prototypes_only():
+    """The original: nothing but prototypes travels; without a pull, it is Local."""
+    personal = {"share_model": False, "server_epochs": 3}
+    found = play("fedtgp", 2, **personal)[-1]
+    assert found.sent["up/model"] == found.sent["down/model"] == (0, 0)
+    assert found.sent["up/protos"].floats == 15 * 32
+    alone = play("local", 2)[-1]
+    free = play("fedtgp", 2, common_init=False, proto_weight=0.0, **personal)[-1]
+    assert same(alone.mine, free.mine)
+    ctx = toy_context(fedtgp.METHOD, 4, share_model=False)
+    assert fedtgp.METHOD.rule(ctx.hp) == ("personal", "nearest_all")
+    assert fedtgp.METHOD.models(ctx, found.server, found.mine).shared is None
+
+
+def test_fedtgp_payload_on_fedhpros_net():
+    down, up = payload("fedtgp", "resnet10", (3, 32, 32), 10, server_epochs=1)
+    assert down["model"].floats == up["model"].floats == RESNET10
+    assert down["protos"].floats == up["protos"].floats == 10 * 256

@@ -68,6 +68,7 @@ KNOBS = {
         "fedavg",
         {"soft_weight": 5.0, "proto_weight": 5.0},
     ),
+    "fedtgp": ({"proto_weight": 0.0}, "fedavg", {"proto_weight": 5.0}),
     "fedmps": (
         {"contrast_weight": 0.0, "soft_weight": 0.0},
         "local",

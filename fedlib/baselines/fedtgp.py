@@ -1,0 +1,180 @@
+r"""FedTGP: the server trains the global prototypes, so that they keep apart.
+
+Zhang et al., FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced
+Contrastive Learning for Data and Model Heterogeneity in Federated Learning, AAAI 2024.
+
+Symbols
+    p_k^c  | up.protos         | [K, C, d] | client k's prototype of class c
+    Q^c    | in merge          | [C, d]    | their plain mean
+    theta  | server.net        | [...]     | weights of the prototype net
+    P^c    | server.protos     | [C, d]    | global prototype: the net's output for c
+    D_c    | in margin_contrast| [M, C]    | distance of an uploaded prototype to P^c
+    delta  | margin            |           | margin
+    lambda | proto_weight      |           | weight of the pull
+    S      | server_epochs     |           | epochs over the uploaded prototypes
+
+Box
+    1. broadcast: send the global model and the P^c of all classes uploaded so far.
+    2. client: from the model, minimise cross-entropy + lambda * mean squared distance
+       of embeddings to their class's P^c.
+    3. client: send the model and each own class's mean embedding after training.
+    4. merge: average the models by samples.
+    5. merge: delta = the largest of the distances from a Q^c to the nearest other one,
+       at most 100.
+    6. merge: train theta, S epochs of mini-batches of uploaded prototypes, by
+       cross-entropy of minus the D_c, with delta added to the own class's distance.
+
+Readings
+    Prototype net: an embedding table, linear, ReLU, linear, all d wide. It is trained
+    on from round to round; the optimiser is fresh: SGD without momentum at the clients'
+    learning rate and batch size.
+    Weight of the pull: 10 and S = 100 as in the released commands (option defaults: 1
+    and 1000).
+    The net has prototypes of all C classes and step 6 compares with all of them; those
+    of classes that nobody has uploaded yet are not sent. Q^c is of this round's
+    uploads; with a single class there is no distance, and delta = 0.
+    Models: FedHPro runs this baseline with shared models and the global head. The
+    original's are personal and never sent, and the nearest prototype over all classes
+    predicts: ``share_model=False`` (with ``common_init=False`` for own first weights).
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedlib import descent, protos
+from fedlib.baselines import fedavg, with_protos
+from fedlib.baselines.fedavg import Client
+from fedlib.baselines.with_protos import COUNTED, Down, Up
+from fedlib.local import Losses, Shards
+from fedlib.losses import cross_entropy, margin_contrast
+from fedlib.messages import Model
+from fedlib.method import Context
+from fedlib.nets import State
+from fedlib.protos import Protos
+from fedlib.readouts import Models, Rule
+from fedlib.rng import generator
+
+
+class HP(fedavg.HP):
+    """Hyper-parameters of FedTGP."""
+
+    proto_weight: float = Field(default=10.0, ge=0)  # lambda
+    server_epochs: int = Field(default=100, ge=1)  # S
+    largest_margin: float = Field(default=100.0, ge=0)
+    share_model: bool = True
+
+
+PRESETS: dict[str, dict[str, dict]] = {}  # FedHPro's setting is the default
+
+
+class Server(NamedTuple):
+    """What the server keeps."""
+
+    model: Model  # not known unless models are shared
+    protos: Protos  # [C, d], P^c of the classes uploaded so far
+    net: State  # theta
+
+
+def prototypes(net: State) -> Tensor:
+    """Return the prototypes ``[C, d]`` of all classes under a state of the net."""
+    hidden = F.linear(net["table"], net["0.weight"], net["0.bias"]).relu()
+    return F.linear(hidden, net["2.weight"], net["2.bias"])
+
+
+def init(ctx: Context) -> tuple[Server, Client]:
+    """Draw the first weights as FedAvg, and the prototype net."""
+    first, mine = with_protos.init(ctx)
+    classes, size = first.protos.mean.shape
+    draw = generator(ctx.seed, "init", "prototype net")
+    net = {"table": torch.randn(classes, size, generator=draw)}
+    layers = nn.Sequential(nn.Linear(size, size), nn.ReLU(), nn.Linear(size, size))
+    net |= descent.of_module(layers, draw)
+    known = first.model.known & ctx.hp.share_model
+    return Server(first.model._replace(known=known), first.protos, net), mine
+
+
+def broadcast(ctx: Context, server: Server) -> Down:
+    """Box 1."""
+    return Down(with_protos.sent_model(ctx, server.model), server.protos)
+
+
+def client(
+    ctx: Context, down: Down, mine: Client, shards: Shards
+) -> tuple[Client, Up, dict[str, Tensor]]:
+    """Box 2 and 3."""
+
+    def loss(state, x, y, extra):
+        out = ctx.net(state, x, train=True)
+        terms = {
+            "supervised": cross_entropy(out.logits, y),
+            "pull": protos.pull(out.high, y, down.protos),
+        }
+        total = terms["supervised"] + ctx.hp.proto_weight * terms["pull"]
+        return Losses(total, terms, {})
+
+    mine, up, terms = with_protos.client_with(ctx, down.model, mine, shards, loss)
+    known = up.model.known & ctx.hp.share_model
+    return mine, up._replace(model=up.model._replace(known=known)), terms
+
+
+def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
+    """Box 4, 5 and 6."""
+    hp: HP = ctx.hp
+    model = server.model
+    if hp.share_model:
+        model = with_protos.average(ctx, server.model, up)
+    means = protos.merge(up.protos)
+    margin = protos.gaps(means).amax().clamp(max=hp.largest_margin)
+    p, label = protos.points(up.protos)
+    draw, size = ctx.random("server batches"), ctx.training.batch_size
+    orders = [torch.randperm(len(p), generator=draw) for _ in range(hp.server_epochs)]
+    batches = [rows for order in orders for rows in order.split(size)]
+
+    def loss(net: State, step: int) -> Losses:
+        rows = batches[step]
+        contrast = margin_contrast(p[rows], label[rows], prototypes(net), margin)
+        return Losses(contrast, {"contrast": contrast}, {})
+
+    fitted = descent.fit(
+        server.net,
+        loss,
+        len(batches),
+        optimiser="sgd",
+        learning_rate=ctx.training.learning_rate,
+    )
+    count = protos.fill(means, server.protos).count
+    made = torch.where((count > 0).unsqueeze(1), prototypes(fitted.state), 0.0)
+    watched = fitted.terms | {"margin": margin}
+    return Server(model, Protos(made, count), fitted.state), watched
+
+
+def models(ctx: Context, server: Server, mine: Client) -> Models:
+    """Return FedAvg's models, or the personal ones, and the prototypes."""
+    if not ctx.hp.share_model:
+        return Models(mine.state, None, server.protos)
+    return with_protos.models(ctx, server.model, mine, server.protos)
+
+
+def predict(hp: HP) -> Rule:
+    """Return the rule: the head of a shared model, or the nearest prototype."""
+    if hp.share_model:
+        return Rule("global", "head_all")
+    return Rule("personal", "nearest_all")
+
+
+METHOD = fedavg.METHOD._replace(
+    name="fedtgp",
+    source="Zhang et al., AAAI 2024",
+    hp=HP,
+    init=init,
+    broadcast=broadcast,
+    client=client,
+    merge=merge,
+    models=models,
+    predict=predict,
+    counted=COUNTED,
+)
