@@ -18,6 +18,7 @@ METHODS = {
     "fedhkd": "fedlib.baselines.fedhkd",
     "fedgmkd": "fedlib.baselines.fedgmkd",
     "fedtgp": "fedlib.baselines.fedtgp",
+    "fedsa": "fedlib.baselines.fedsa",
 }
 
 

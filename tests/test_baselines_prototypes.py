@@ -12,7 +12,7 @@ from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
 from fedlib import losses, nets, protos, registry
-from fedlib.baselines import fedgmkd, fedhkd, fedproc, fedtgp
+from fedlib.baselines import fedgmkd, fedhkd, fedproc, fedsa, fedtgp
 from fedlib.baselines.with_protos import parts
 from fedlib.local import Shards, Training
 from fedlib.messages import sizes as sizes_of
@@ -192,9 +192,9 @@ def test_fedproc_sends_what_table_v_of_fedmps_counts():
 def payload(name: str, net: str, shape: tuple[int, int, int], classes: int, **hp):
     """Return what travels to and from one client that owns every class of a net."""
     method = registry.method(name)
-    y = torch.arange(classes).repeat(2)
-    shards = Shards(normal(len(y), *shape).float(), y, [torch.arange(len(y))], [0])
-    training = Training(learning_rate=0.01, batch_size=2 * classes)
+    y = torch.arange(classes)
+    shards = Shards(normal(classes, *shape).float(), y, [y], [0])
+    training = Training(learning_rate=0.01, batch_size=classes)
     ctx = toy_context(method, 1, classes=classes, training=training, **hp)
     ctx = replace(ctx, net=nets.build(net, shape, classes))
     _, second = islice(rounds(method, ctx, shards), 2)
@@ -648,6 +648,11 @@ def test_fedtgp_prototypes_equal_those_of_an_ordinary_torch_loop():
 def test_fedtgp_server_goes_on_from_its_last_net_and_learns():
     first, second = play("fedtgp", 2, server_epochs=30)
     assert second.watched["contrast"] < first.watched["contrast"]
+    ctx = toy_context(fedtgp.METHOD, 4, server_epochs=30)
+    fresh, _ = fedtgp.METHOD.init(ctx)
+    _, again = fedtgp.METHOD.merge(ctx, fresh, first.up)
+    _, further = fedtgp.METHOD.merge(ctx, first.server, first.up)
+    assert further["contrast"] < again["contrast"]
 
 
 def test_fedtgp_margin_makes_the_own_prototype_nearer_than_others():
@@ -737,3 +742,128 @@ def test_fedtgp_payload_on_fedhpros_net():
     down, up = payload("fedtgp", "resnet10", (3, 32, 32), 10, server_epochs=1)
     assert down["model"].floats == up["model"].floats == RESNET10
     assert down["protos"].floats == up["protos"].floats == 10 * 256
+
+
+# FedSA
+
+
+def sa_terms(ctx: Context, state: dict, anchors: Tensor, margin: float, x, y):
+    """Return pull, contrast and calibration, entry by entry."""
+    a, z = anchors.double().numpy(), ctx.net(state, x).high.double().numpy()
+    pull, contrast, calibration = 0.0, 0.0, 0.0
+    for row, own in zip(z, y.tolist(), strict=True):
+        pull += float((row - a[own]) @ (row - a[own])) / a.shape[1] / len(z)
+        far = [float(np.linalg.norm(row - a[c])) for c in range(len(a))]
+        far[own] += margin
+        contrast += (far[own] + math.log(sum(math.exp(-d) for d in far))) / len(z)
+    logits = ctx.net.head(ctx.net.head_state(state), anchors).double().numpy()
+    for c, row in enumerate(logits):
+        calibration += (math.log(np.exp(row).sum()) - row[c]) / len(a)
+    return pull, contrast, calibration
+
+
+def gap_of_data(ctx: Context, state: dict, x: Tensor, y: Tensor) -> float:
+    """Return the mean distance from a class mean to the nearest other one."""
+    z = ctx.net(state, x).high.double().numpy()
+    means = [z[(y == c).numpy()].mean(0) for c in range(ctx.classes) if (y == c).any()]
+    gaps = [
+        min(np.linalg.norm(m - o) for j, o in enumerate(means) if j != i)
+        for i, m in enumerate(means)
+    ]
+    return float(np.mean(gaps))
+
+
+@pytest.mark.parametrize("spread", [0.0, 3.0])
+def test_fedsa_terms_equal_loops_with_the_larger_of_both_gaps(spread):
+    """Global means in one point or far apart: the margin is the client's or theirs."""
+    ctx = toy_context(fedsa.METHOD, 4)
+    means = random_protos(ctx)
+    means = means._replace(mean=spread * means.mean)
+    wide = np.mean(mean_gaps(Protos(means.mean[None], means.count[None])))
+    ctx, down, (_, _, terms) = call(
+        "fedsa", 2, server=lambda s: s._replace(protos=means), training=ONE_STEP
+    )
+    assert float(down.gap) == pytest.approx(wide, abs=1e-5)
+    shards, state = toy_shards(SIZES), down.model.state
+    for k, rows in enumerate(shards.index):
+        x, y = shards.x[rows], shards.y[rows]
+        margin = max(gap_of_data(ctx, state, x, y), wide)
+        assert (margin > wide) == (spread == 0.0)
+        assert float(terms["margin"][k]) == pytest.approx(margin, rel=1e-4)
+        wanted = sa_terms(ctx, state, down.anchors, margin, x, y)
+        names = ("pull", "contrast", "calibration")
+        found = [float(terms[name][k]) for name in names]
+        assert found == pytest.approx(wanted, rel=1e-4)
+
+
+def test_fedsa_margins_of_clients_with_one_class_are_the_global_gap():
+    shards = toy_shards([9, 9])
+    shards.y[:9] = 1
+    first = play("fedsa", 1, shards=shards)[0]
+    assert float(first.down.gap) == 0
+    assert float(first.terms["margin"][0]) == 0
+    assert float(first.terms["margin"][1]) > 0
+
+
+def test_fedsa_anchors_by_hand():
+    """A = 2, P = 4, alpha = 0.9: 1.8 + 0.4 = 2.2; a class without upload stays."""
+    _, _, (_, up, _) = call("fedsa", 1)
+    count = torch.tensor([1, 1, 0, 1]).expand(4, 4)
+    mean = torch.full((4, 4, 32), 4.0) * (count > 0).unsqueeze(-1)
+    up = up._replace(protos=Protos(mean, count))
+    for momentum, wanted in {0.9: 2.2, 1.0: 2.0, 0.0: 4.0}.items():
+        ctx = toy_context(fedsa.METHOD, 4, anchor_momentum=momentum)
+        server, _ = fedsa.METHOD.init(ctx)
+        server = server._replace(anchors=torch.full((4, 32), 2.0))
+        found = fedsa.METHOD.merge(ctx, server, up)[0].anchors
+        torch.testing.assert_close(found[[0, 1, 3]], torch.full((3, 32), wanted))
+        assert (found[2] == 2).all()
+
+
+def test_fedsa_calibration_moves_the_head_alone_and_towards_the_anchors():
+    def after(weight: float):
+        settings = {"anchor_weight": 0.0, "margin_weight": 0.0}
+        return call(
+            "fedsa", 1, training=ONE_STEP, calibration_weight=weight, **settings
+        )
+
+    _, _, (plain, _, _) = after(0.0)
+    ctx, down, (moved, _, _) = after(1.0)
+    for key, value in plain.state.items():
+        assert torch.equal(value, moved.state[key]) != key.startswith("head."), key
+    x, y = torch.zeros(1, 1, 8, 8), torch.tensor([0])
+    for k in range(4):
+        left, right = (
+            sa_terms(ctx, one(m.state, k), down.anchors, 0.0, x, y)[2]
+            for m in (plain, moved)
+        )
+        assert right < left
+
+
+def test_fedsa_pull_and_contrast_move_embeddings_to_their_anchors():
+    anchors = torch.randn(4, 32, generator=generator(7, "init", "anchors"))
+    off = {"anchor_weight": 0.0, "margin_weight": 0.0, "calibration_weight": 0.0}
+
+    def distance(**weights) -> float:
+        return distance_to_anchors("fedsa", anchors, None, **(off | weights))
+
+    assert torch.equal(fedsa.init(toy_context(fedsa.METHOD, 4))[0].anchors, anchors)
+    assert distance(anchor_weight=10.0) < 0.9 * distance()
+    assert distance(margin_weight=5.0) < 0.95 * distance()
+
+
+def test_fedsa_payload_on_fedhpros_net():
+    """Model, C d anchors and one gap down; model and own classes' means up."""
+    down, up = payload("fedsa", "resnet10", (3, 32, 32), 10)
+    assert down["model"].floats == up["model"].floats == RESNET10
+    assert down["anchors"].floats + down["gap"].floats == 10 * 256 + 1
+    assert up["protos"].floats == 10 * 256
+
+
+def test_fedsa_reads_out_by_anchors_of_seen_classes():
+    last = play("fedsa", 1, shards=skewed())[0]
+    ctx = toy_context(fedsa.METHOD, 2)
+    found = fedsa.METHOD.models(ctx, last.server, last.mine).protos
+    assert torch.equal(found.mean, last.server.anchors)
+    assert found.known.tolist() == [True, True, True, False]
+    assert last.sent["up/protos"] == (4 * 32, 4)

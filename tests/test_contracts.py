@@ -69,6 +69,11 @@ KNOBS = {
         {"soft_weight": 5.0, "proto_weight": 5.0},
     ),
     "fedtgp": ({"proto_weight": 0.0}, "fedavg", {"proto_weight": 5.0}),
+    "fedsa": (
+        {"anchor_weight": 0.0, "margin_weight": 0.0, "calibration_weight": 0.0},
+        "fedavg",
+        {"anchor_weight": 5.0},
+    ),
     "fedmps": (
         {"contrast_weight": 0.0, "soft_weight": 0.0},
         "local",
