@@ -849,7 +849,7 @@ def test_fedsa_pull_and_contrast_move_embeddings_to_their_anchors():
 
     assert torch.equal(fedsa.init(toy_context(fedsa.METHOD, 4))[0].anchors, anchors)
     assert distance(anchor_weight=10.0) < 0.9 * distance()
-    assert distance(margin_weight=5.0) < 0.95 * distance()
+    assert distance(margin_weight=5.0) < 0.97 * distance()
 
 
 def test_fedsa_payload_on_fedhpros_net():

@@ -54,9 +54,9 @@ from torch import Tensor
 
 from fedlib import protos
 from fedlib.averaging import Buffers, mean_model
-from fedlib.baselines import fedavg, with_protos
+from fedlib.baselines import with_protos
 from fedlib.baselines.fedavg import Client
-from fedlib.baselines.with_protos import COUNTED, Down, Server, knowledge, parts
+from fedlib.baselines.with_protos import Down, Server, knowledge, parts
 from fedlib.local import Losses, Shards
 from fedlib.losses import cross_entropy, kl_to_teacher
 from fedlib.messages import Model
@@ -161,17 +161,15 @@ def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tenso
 
 def models(ctx: Context, server: Server, mine: Client) -> Models:
     """Return FedAvg's models and P."""
-    return with_protos.models(ctx, server.model, mine, parts(server.protos)[0])
+    return with_protos.models(ctx, server, mine, parts(server.protos)[0])
 
 
-METHOD = fedavg.METHOD._replace(
+METHOD = with_protos.BASE._replace(
     name="fedgmkd",
     source="Zhang et al., NeurIPS 2024",
     hp=HP,
     init=init,
-    broadcast=with_protos.broadcast,
     client=client,
     merge=merge,
     models=models,
-    counted=COUNTED,
 )

@@ -51,7 +51,7 @@ from torch import Tensor
 from fedlib import protos
 from fedlib.baselines import fedavg, with_protos
 from fedlib.baselines.fedavg import Client
-from fedlib.baselines.with_protos import COUNTED, Down, Server, Up, knowledge, parts
+from fedlib.baselines.with_protos import Down, Server, Up, knowledge, parts
 from fedlib.embed import Collection
 from fedlib.local import Losses, Shards
 from fedlib.losses import cross_entropy
@@ -145,17 +145,15 @@ def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tenso
 
 def models(ctx: Context, server: Server, mine: Client) -> Models:
     """Return FedAvg's models and H."""
-    return with_protos.models(ctx, server.model, mine, parts(server.protos)[0])
+    return with_protos.models(ctx, server, mine, parts(server.protos)[0])
 
 
-METHOD = fedavg.METHOD._replace(
+METHOD = with_protos.BASE._replace(
     name="fedhkd",
     source="Chen et al., ICLR 2023",
     hp=HP,
     init=init,
-    broadcast=with_protos.broadcast,
     client=client,
     merge=merge,
     models=models,
-    counted=COUNTED,
 )

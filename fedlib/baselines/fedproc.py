@@ -43,14 +43,13 @@ from torch import Tensor
 from fedlib import protos
 from fedlib.baselines import fedavg, with_protos
 from fedlib.baselines.fedavg import Client
-from fedlib.baselines.with_protos import COUNTED, Down, Server, Up
+from fedlib.baselines.with_protos import Down, Server, Up
 from fedlib.embed import Collection
 from fedlib.hyperprotos import unit
 from fedlib.local import Losses, Shards
 from fedlib.losses import RELEASED_BASE_TEMPERATURE, cross_entropy, supcon
 from fedlib.method import Context
 from fedlib.protos import Protos, Weighting
-from fedlib.readouts import Models
 
 
 class HP(fedavg.HP):
@@ -111,19 +110,10 @@ def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tenso
     return Server(model, protos.fill(means, server.protos)), {}
 
 
-def models(ctx: Context, server: Server, mine: Client) -> Models:
-    """Return FedAvg's models and the global prototypes."""
-    return with_protos.models(ctx, server.model, mine, server.protos)
-
-
-METHOD = fedavg.METHOD._replace(
+METHOD = with_protos.BASE._replace(
     name="fedproc",
     source="Mu et al., FGCS 2023",
     hp=HP,
-    init=with_protos.init,
-    broadcast=with_protos.broadcast,
     client=client,
     merge=merge,
-    models=models,
-    counted=COUNTED,
 )

@@ -49,7 +49,7 @@ from fedlib import protos
 from fedlib.averaging import start
 from fedlib.baselines import fedavg, with_protos
 from fedlib.baselines.fedavg import Client
-from fedlib.baselines.with_protos import COUNTED, Up
+from fedlib.baselines.with_protos import Up
 from fedlib.embed import class_means
 from fedlib.local import Losses, Shards
 from fedlib.losses import cross_entropy, margin_contrast
@@ -153,10 +153,10 @@ def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tenso
 def models(ctx: Context, server: Server, mine: Client) -> Models:
     """Return FedAvg's models, and the anchors of the classes seen as prototypes."""
     anchors = Protos(server.anchors, server.protos.count)
-    return with_protos.models(ctx, server.model, mine, anchors)
+    return with_protos.models(ctx, server, mine, anchors)
 
 
-METHOD = fedavg.METHOD._replace(
+METHOD = with_protos.BASE._replace(
     name="fedsa",
     source="Zhou et al., AAAI 2025",
     hp=HP,
@@ -165,5 +165,4 @@ METHOD = fedavg.METHOD._replace(
     client=client,
     merge=merge,
     models=models,
-    counted=COUNTED,
 )

@@ -48,7 +48,7 @@ from torch import Tensor, nn
 from fedlib import descent, protos
 from fedlib.baselines import fedavg, with_protos
 from fedlib.baselines.fedavg import Client
-from fedlib.baselines.with_protos import COUNTED, Down, Up
+from fedlib.baselines.with_protos import Down, Up
 from fedlib.local import Losses, Shards
 from fedlib.losses import cross_entropy, margin_contrast
 from fedlib.messages import Model
@@ -97,11 +97,6 @@ def init(ctx: Context) -> tuple[Server, Client]:
     return Server(first.model._replace(known=known), first.protos, net), mine
 
 
-def broadcast(ctx: Context, server: Server) -> Down:
-    """Box 1."""
-    return Down(with_protos.sent_model(ctx, server.model), server.protos)
-
-
 def client(
     ctx: Context, down: Down, mine: Client, shards: Shards
 ) -> tuple[Client, Up, dict[str, Tensor]]:
@@ -124,9 +119,8 @@ def client(
 def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
     """Box 4, 5 and 6."""
     hp: HP = ctx.hp
-    model = server.model
-    if hp.share_model:
-        model = with_protos.average(ctx, server.model, up)
+    shared = hp.share_model
+    model = with_protos.average(ctx, server.model, up) if shared else server.model
     means = protos.merge(up.protos)
     margin = protos.gaps(means).amax().clamp(max=hp.largest_margin)
     p, label = protos.points(up.protos)
@@ -139,24 +133,20 @@ def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tenso
         contrast = margin_contrast(p[rows], label[rows], prototypes(net), margin)
         return Losses(contrast, {"contrast": contrast}, {})
 
+    rate = ctx.training.learning_rate
     fitted = descent.fit(
-        server.net,
-        loss,
-        len(batches),
-        optimiser="sgd",
-        learning_rate=ctx.training.learning_rate,
+        server.net, loss, len(batches), optimiser="sgd", learning_rate=rate
     )
     count = protos.fill(means, server.protos).count
     made = torch.where((count > 0).unsqueeze(1), prototypes(fitted.state), 0.0)
-    watched = fitted.terms | {"margin": margin}
-    return Server(model, Protos(made, count), fitted.state), watched
+    merged = Server(model, Protos(made, count), fitted.state)
+    return merged, fitted.terms | {"margin": margin}
 
 
 def models(ctx: Context, server: Server, mine: Client) -> Models:
     """Return FedAvg's models, or the personal ones, and the prototypes."""
-    if not ctx.hp.share_model:
-        return Models(mine.state, None, server.protos)
-    return with_protos.models(ctx, server.model, mine, server.protos)
+    found = with_protos.models(ctx, server, mine)
+    return found if ctx.hp.share_model else found._replace(shared=None)
 
 
 def predict(hp: HP) -> Rule:
@@ -166,15 +156,13 @@ def predict(hp: HP) -> Rule:
     return Rule("personal", "nearest_all")
 
 
-METHOD = fedavg.METHOD._replace(
+METHOD = with_protos.BASE._replace(
     name="fedtgp",
     source="Zhang et al., AAAI 2024",
     hp=HP,
     init=init,
-    broadcast=broadcast,
     client=client,
     merge=merge,
     models=models,
     predict=predict,
-    counted=COUNTED,
 )

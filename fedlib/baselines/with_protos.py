@@ -24,8 +24,7 @@ from fedlib.method import Context, Counted
 from fedlib.nets import Out
 from fedlib.protos import Protos
 from fedlib.readouts import Models
-
-COUNTED = (Counted("up", "model"), Counted("up", "protos"))
+from fedlib.tree import Tree
 
 
 class Down(NamedTuple):
@@ -57,8 +56,8 @@ def init(ctx: Context, extra: int = 0) -> tuple[Server, Client]:
     return Server(first.model, protos.empty(ctx.classes, size + extra)), mine
 
 
-def broadcast(ctx: Context, server: Server) -> Down:
-    """Send the model, as FedAvg, and the prototypes."""
+def broadcast(ctx: Context, server: Tree) -> Down:
+    """Send the model, as FedAvg, and the prototypes of a server that has both."""
     return Down(sent_model(ctx, server.model), server.protos)
 
 
@@ -101,9 +100,20 @@ def average(ctx: Context, before: Model, up: Up) -> Model:
     return fedavg.merge(ctx, fedavg.Server(before), given)[0].model
 
 
-def models(ctx: Context, model: Model, mine: Client, means: Protos) -> Models:
-    """Return FedAvg's models, and the prototypes of the nearest-prototype rules."""
-    return fedavg.models(ctx, fedavg.Server(model), mine)._replace(protos=means)
+def models(
+    ctx: Context, server: Tree, mine: Client, means: Protos | None = None
+) -> Models:
+    """Return FedAvg's models, and what the nearest-prototype rules take.
+
+    Parameters
+    ----------
+    server : tree
+        A record with ``model`` and ``protos``.
+    means : Protos, optional
+        In place of the server's prototypes.
+    """
+    found = fedavg.models(ctx, fedavg.Server(server.model), mine)
+    return found._replace(protos=server.protos if means is None else means)
 
 
 def knowledge(out: Out, temperature: float) -> Tensor:
@@ -116,3 +126,12 @@ def parts(known: Protos) -> tuple[Protos, Protos]:
     classes = known.count.shape[-1]
     embedding, soft = known.mean.split([known.mean.shape[-1] - classes, classes], -1)
     return Protos(embedding, known.count), Protos(soft, known.count)
+
+
+# What a method replaces from: its name, source, hp, client and merge at least
+BASE = fedavg.METHOD._replace(
+    init=init,
+    broadcast=broadcast,
+    models=models,
+    counted=(Counted("up", "model"), Counted("up", "protos")),
+)
