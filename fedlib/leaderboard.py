@@ -177,5 +177,5 @@ def overall(frame: pd.DataFrame) -> pd.DataFrame:
     ranked = frame.assign(rank=frame.groupby("partition")["own"].rank(ascending=False))
     numbers = ["own", "whole", "megabytes", "rank"]
     keys = ["method", "rule"]
-    means = ranked.groupby(keys, sort=False, as_index=False)[numbers].agg("mean")
-    return means.sort_values(by="rank", ignore_index=True)
+    means = ranked.loc[:, keys + numbers].groupby(keys, sort=False, as_index=False)
+    return means.agg("mean").sort_values("rank", ignore_index=True)
