@@ -19,6 +19,7 @@ METHODS = {
     "fedgmkd": "fedlib.baselines.fedgmkd",
     "fedtgp": "fedlib.baselines.fedtgp",
     "fedsa": "fedlib.baselines.fedsa",
+    "fedprox": "fedlib.baselines.fedprox",
 }
 
 

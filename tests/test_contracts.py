@@ -74,6 +74,7 @@ KNOBS = {
         "fedavg",
         {"anchor_weight": 5.0},
     ),
+    "fedprox": ({"prox_weight": 0.0}, "fedavg", {"prox_weight": 1.0}),
     "fedmps": (
         {"contrast_weight": 0.0, "soft_weight": 0.0},
         "local",
