@@ -152,6 +152,7 @@ def test_same_generator_same_bits_and_inputs_stay(case):
         for a, b in zip(
             flatten(first.mine).values(), flatten(second.mine).values(), strict=True
         )
+        if a.is_floating_point()  # counters and marks move without training
     )
     assert moved > 0
 
