@@ -20,6 +20,7 @@ METHODS = {
     "fedtgp": "fedlib.baselines.fedtgp",
     "fedsa": "fedlib.baselines.fedsa",
     "fedprox": "fedlib.baselines.fedprox",
+    "moon": "fedlib.baselines.moon",
 }
 
 

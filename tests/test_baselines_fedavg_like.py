@@ -1,16 +1,19 @@
 """FedProx, MOON, FedNTD, FedGKD and FedEnsemble: by hand, by plain loops, by switch."""
 
+import math
 from dataclasses import replace
 from itertools import islice
 
+import numpy as np
 import pytest
 import torch
 
 from fedlib import papers, registry
-from fedlib.baselines import fedprox
+from fedlib.baselines import fedprox, moon
 from fedlib.local import Training
 from fedlib.method import Context, Round, rounds
 from fedlib.nets import State
+from fedlib.rng import generator
 from fedlib.tree import flatten
 from tests.conftest import toy_context, toy_shards
 
@@ -19,8 +22,7 @@ SIZES = [24, 17, 9]
 
 def context(name: str, clients: int = 3, **changes) -> Context:
     """Return a method's toy federation in round 1."""
-    number = changes.pop("round", 1)
-    return replace(toy_context(registry.method(name), clients, **changes), round=number)
+    return replace(toy_context(registry.method(name), clients, **changes), round=1)
 
 
 def play(
@@ -204,3 +206,158 @@ def test_fedprox_weights_of_fedmps_by_data_set():
     names = ["flowers", "defungi", "realwaste", "cifar10", "fashion", "femnist"]
     found = [registry.presets("fedprox", "fedmps", n)["prox_weight"] for n in names]
     assert found == [0.01, 0.1, 0.001, 0.01, 0.01, 0.1]
+
+
+# MOON -----------------------------------------------------------------------------
+
+
+def test_moon_contrast_by_hand():
+    """Cosines (1, 0) and (0, 1) over 0.5: ln(1 + e^-2) and ln(1 + e^2) = 2 more."""
+    z = torch.tensor([[2.0, 0.0], [0.0, 5.0]])  # lengths do not matter
+    received, previous = torch.tensor([[1.0, 0.0]] * 2), torch.tensor([[0.0, 3.0]] * 2)
+    found = moon.contrast(z, received, previous, 0.5)
+    assert float(found) == pytest.approx(math.log(1 + math.exp(-2)) + 1, abs=1e-6)
+
+
+def test_moon_contrast_against_its_formula():
+    z, g, p = (
+        torch.randn(6, 5, generator=generator(3, name), dtype=torch.float64)
+        for name in ("z", "received", "previous")
+    )
+
+    def cosine(a, b):
+        return a @ b / math.sqrt(a @ a) / math.sqrt(b @ b)
+
+    each = []
+    for i, j, k in zip(z.numpy(), g.numpy(), p.numpy(), strict=True):
+        near, far = np.exp(cosine(i, j) / 0.3), np.exp(cosine(i, k) / 0.3)
+        each.append(-np.log(near / (near + far)))
+    assert float(moon.contrast(z, g, p, 0.3)) == pytest.approx(np.mean(each), abs=1e-12)
+
+
+def test_moon_contrast_has_no_gradient_between_equal_teachers():
+    """The aliased teacher: ln 2 for any embedding, and a gradient of exactly 0."""
+    z = torch.randn(4, 5, generator=generator(4, "z")).requires_grad_()
+    teacher = torch.randn(4, 5, generator=generator(4, "teacher"))
+    value = moon.contrast(z, teacher, teacher.clone(), 0.5)
+    (slope,) = torch.autograd.grad(value, z)
+    assert float(value.detach()) == pytest.approx(math.log(2), abs=1e-7)
+    assert (slope == 0).all()
+
+
+def test_moon_contrast_bears_zero_embeddings_and_small_temperatures():
+    z = torch.zeros(2, 3, requires_grad=True)
+    teacher = torch.eye(3)[:2]
+    value = moon.contrast(z, teacher, -teacher, 1e-3)
+    (slope,) = torch.autograd.grad(value, z)
+    assert torch.isfinite(slope).all()
+    far = moon.contrast(-teacher, teacher, -teacher, 1e-3)  # e^2000 overflows
+    assert float(far) == pytest.approx(2000.0)
+
+
+@pytest.mark.parametrize("net", ["digits_linear", "digits_bn"])
+def test_moon_equals_a_plain_loop_in_its_second_round(net):
+    """Teachers: the mean of round 1, and what each client itself ended round 1 with."""
+    weights = {"contrast_weight": 2.0, "temperature": 0.4}
+    shards = toy_shards(SIZES)
+    first, second = play("moon", 2, net=net, **weights)
+    ctx = replace(context("moon", net=net), round=2)
+    merged = first.server.model.state
+    begin = {k: v.expand(3, *v.shape) for k, v in merged.items()}
+    for client in range(3):
+        own = row(first.mine.state, client)
+
+        def loss(weights, x, y, client, own=own):
+            z = ctx.net(weights, x, train=True)
+            with torch.no_grad():
+                near, far = ctx.net(merged, x).high, ctx.net(own, x).high
+            a, b = (torch.cosine_similarity(z.high, t) / 0.4 for t in (near, far))
+            pairs = torch.stack([a, b], 1)
+            wrong = -pairs.log_softmax(1)[:, 0].mean()
+            right = -z.logits.log_softmax(1)[range(len(y)), y].mean()
+            return right + 2.0 * wrong
+
+        wanted = trained_alone(ctx, begin, shards, client, loss)
+        assert_close(row(second.mine.state, client), wanted, 1e-5)
+
+
+def test_moon_pulls_embeddings_to_the_global_models():
+    """Round 2: the larger the weight, the nearer to z_glob, the farther from z_prev."""
+    shards = toy_shards([40, 40, 40])
+    training = Training(learning_rate=0.05, local_epochs=3)
+    first = play("moon", 1, sizes=[40, 40, 40], training=training)[0]
+    margins = []
+    for weight in (0.0, 1.0, 10.0):
+        ctx = context("moon", training=training, contrast_weight=weight)
+        after = play(
+            "moon",
+            1,
+            sizes=[40, 40, 40],
+            start=(1, first.server, first.mine),
+            training=training,
+            contrast_weight=weight,
+        )[0]
+        models = (row(after.mine.state, 0), first.server.model.state)
+        z, near, far = (
+            ctx.net(m, shards.x[shards.index[0]]).high
+            for m in (*models, row(first.mine.state, 0))
+        )
+        near, far = (torch.cosine_similarity(z, t).mean() for t in (near, far))
+        margins.append(float(near - far))
+    assert margins == sorted(margins)
+    assert margins[2] > margins[0] + 0.005
+
+
+def test_moon_aliased_teacher_is_fedavg():
+    """The released pool of copies: a constant ln 2, and FedAvg bit for bit."""
+    plain = play("fedavg", 3)
+    aliased = play("moon", 3, contrast_weight=5.0, teacher="aliased")
+    true = play("moon", 3, contrast_weight=5.0)
+    assert_equal(plain[-1].mine.state, aliased[-1].mine.state)
+    assert_equal(plain[-1].server, aliased[-1].server)
+    for seen in aliased:
+        assert seen.terms["contrast"].tolist() == pytest.approx([math.log(2)] * 3)
+    assert_equal(plain[0].mine.state, true[0].mine.state)  # nobody has a previous model
+    moved = distance(row(true[1].mine.state, 0), row(plain[1].mine.state, 0))
+    assert moved > 1e-4
+
+
+@pytest.mark.parametrize("common", [True, False])
+def test_moon_client_that_never_trained_uses_the_received_model(common):
+    """First time in a cohort: ln 2; later: its own last model, however old."""
+    sizes = [24, 17, 9, 16, 0, 12]
+    seen = play("moon", 6, sizes=sizes, participation=0.5, common_init=common)
+    before = torch.zeros(6, dtype=torch.bool)
+    again = 0
+    for number, after in enumerate(seen):
+        for place, client in enumerate(after.cohort):
+            term = float(after.terms["contrast"][place])
+            if sizes[client] == 0:
+                continue
+            if before[client]:
+                again += 1
+                assert term != pytest.approx(math.log(2), abs=1e-6)
+            else:
+                assert term == pytest.approx(math.log(2), abs=1e-6)
+        if number:
+            for client in set(range(6)) - set(after.cohort):
+                kept, old = after.mine.state, seen[number - 1].mine.state
+                assert_equal(row(kept, client), row(old, client))
+        trained = [k for k in after.cohort if sizes[k]]
+        before[trained] = True
+        assert torch.equal(after.mine.trained, before)
+    assert again > 3
+
+
+def test_moon_sends_what_fedavg_sends():
+    assert play("moon", 1)[0].sent == play("fedavg", 1)[0].sent
+
+
+def test_moon_settings_of_papers():
+    """FedMPS: 0.1, 0.1, 0.1, 5, 1, 1 by data set, averaged by samples."""
+    names = ["flowers", "defungi", "realwaste", "cifar10", "fashion", "femnist"]
+    found = [registry.presets("moon", "fedmps", n)["contrast_weight"] for n in names]
+    assert found == [0.1, 0.1, 0.1, 5.0, 1.0, 1.0]
+    hp = moon.HP(**papers.fedmps("cifar10", "moon").hp)
+    assert (hp.weighting, hp.common_init, hp.teacher) == ("samples", False, "previous")
+    assert papers.fedhpro("cifar10", "moon").hp["contrast_weight"] == 5.0

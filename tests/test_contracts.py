@@ -75,6 +75,7 @@ KNOBS = {
         {"anchor_weight": 5.0},
     ),
     "fedprox": ({"prox_weight": 0.0}, "fedavg", {"prox_weight": 1.0}),
+    "moon": ({"contrast_weight": 0.0}, "fedavg", {"contrast_weight": 5.0}),
     "fedmps": (
         {"contrast_weight": 0.0, "soft_weight": 0.0},
         "local",
