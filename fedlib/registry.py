@@ -21,6 +21,7 @@ METHODS = {
     "fedsa": "fedlib.baselines.fedsa",
     "fedprox": "fedlib.baselines.fedprox",
     "moon": "fedlib.baselines.moon",
+    "fedntd": "fedlib.baselines.fedntd",
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedlib import papers, registry
-from fedlib.baselines import fedprox, moon
+from fedlib.baselines import fedntd, fedprox, moon
 from fedlib.local import Training
 from fedlib.method import Context, Round, rounds
 from fedlib.nets import State
@@ -361,3 +361,125 @@ def test_moon_settings_of_papers():
     hp = moon.HP(**papers.fedmps("cifar10", "moon").hp)
     assert (hp.weighting, hp.common_init, hp.teacher) == ("samples", False, "previous")
     assert papers.fedhpro("cifar10", "moon").hp["contrast_weight"] == 5.0
+
+
+# FedNTD ---------------------------------------------------------------------------
+
+
+def test_fedntd_distillation_by_hand():
+    """True class 1 of (ln 3, 9, 0) against a flat teacher: q_l = (3/4, 1/4).
+
+    KL of (1/2, 1/2) to it: ln(1/2) - (ln(3/4) + ln(1/4)) / 2 = ln 2 - ln(3) / 2. With
+    doubled logits at tau = 2 the softmaxes are the same and tau^2 = 4 times stands
+    before it.
+    """
+    logits, y = torch.tensor([[math.log(3), 9.0, 0.0]]), torch.tensor([1])
+    teacher = torch.tensor([[5.0, -7.0, 5.0]])
+    wanted = math.log(2) - math.log(3) / 2
+    assert float(fedntd.distill(logits, teacher, y, 1.0)) == pytest.approx(wanted)
+    found = float(fedntd.distill(2 * logits, 2 * teacher, y, 2.0))
+    assert found == pytest.approx(4 * wanted)
+
+
+@pytest.mark.parametrize("tau", [1.0, 3.0])
+def test_fedntd_distillation_against_its_formula(tau):
+    student, teacher = (
+        torch.randn(6, 5, generator=generator(5, name), dtype=torch.float64)
+        for name in ("student", "teacher")
+    )
+    y = torch.tensor([0, 4, 2, 2, 1, 3])
+    each = []
+    for s, g, c in zip(student.numpy(), teacher.numpy(), y.tolist(), strict=True):
+        others = [j for j in range(5) if j != c]
+        p = np.exp(g[others] / tau) / np.exp(g[others] / tau).sum()
+        q = np.exp(s[others] / tau) / np.exp(s[others] / tau).sum()
+        each.append(sum(p * np.log(p / q)))
+    found = float(fedntd.distill(student, teacher, y, tau))
+    assert found == pytest.approx(tau**2 * np.mean(each), abs=1e-12)
+
+
+def test_fedntd_says_nothing_about_the_true_class():
+    """Neither value nor gradient depend on the true logit, the teacher's or our own."""
+    student, teacher = (torch.randn(4, 5, generator=generator(6, n)) for n in "ab")
+    y = torch.tensor([0, 4, 2, 2])
+    shift = 50 * torch.nn.functional.one_hot(y, 5)
+    student.requires_grad_()
+    value = fedntd.distill(student, teacher, y, 1.0)
+    (slope,) = torch.autograd.grad(value, student)
+    assert (slope[range(4), y] == 0).all()
+    assert (slope != 0).sum() == 16
+    moved = fedntd.distill(student + shift, teacher - shift, y, 1.0)
+    assert torch.equal(value, moved)
+    equal = fedntd.distill(teacher + shift, teacher, y, 1.0)
+    assert float(equal) == pytest.approx(0, abs=1e-6)
+
+
+def test_fedntd_of_two_classes_is_nothing():
+    logits, y = torch.tensor([[3.0, 1.0]]), torch.tensor([0])
+    assert float(fedntd.distill(logits, -logits, y, 1.0)) == 0
+
+
+@pytest.mark.parametrize("net", ["digits_linear", "digits_bn"])
+@pytest.mark.parametrize("common", [True, False])
+def test_fedntd_equals_a_plain_loop(net, common):
+    """Two rounds; the teacher is what the client begins with, in eval mode."""
+    hp = {"distill_weight": 2.0, "temperature": 1.5, "common_init": common}
+    shards, method = toy_shards(SIZES), registry.method("fedntd")
+    ctx = context("fedntd", net=net, **hp)
+    first, second = play("fedntd", 2, net=net, **hp)
+    merged = first.server.model.state
+    starts = [
+        (ctx, method.init(ctx)[1].state, first),
+        (
+            replace(ctx, round=2),
+            {k: v.expand(3, *v.shape) for k, v in merged.items()},
+            second,
+        ),
+    ]
+    for now, begin, after in starts:
+        for client in range(3):
+            teacher = {k: v.clone() for k, v in row(begin, client).items()}
+
+            def loss(weights, x, y, client, teacher=teacher):
+                own = ctx.net(weights, x, train=True).logits
+                with torch.no_grad():
+                    other = ctx.net(teacher, x).logits
+                true = torch.nn.functional.one_hot(y, 4).bool()
+                p = (other / 1.5).masked_fill(true, -1e9).softmax(1)
+                q = (own / 1.5).masked_fill(true, -1e9).log_softmax(1)
+                kl = (p * ((p + 1e-30).log() - q)).masked_fill(true, 0).sum(1)
+                right = -own.log_softmax(1)[range(len(y)), y].mean()
+                return right + 2.0 * 1.5**2 * kl.mean()
+
+            wanted = trained_alone(now, begin, shards, client, loss)
+            assert_close(row(after.mine.state, client), wanted, 1e-5)
+
+
+def test_fedntd_keeps_the_teachers_view_of_wrong_classes():
+    """The larger the weight, the smaller the distance after training."""
+    training = Training(learning_rate=0.05, local_epochs=3)
+    shards = toy_shards([40, 40])
+    ends = []
+    for weight in (0.0, 1.0, 10.0):
+        first = play(
+            "fedntd", 1, sizes=[40, 40], training=training, distill_weight=weight
+        )[0]
+        ctx, rows = context("fedntd"), shards.index[0]
+        own, received = (
+            ctx.net(state, shards.x[rows]).logits
+            for state in (row(first.mine.state, 0), first.down.model.state)
+        )
+        ends.append(float(fedntd.distill(own, received, shards.y[rows], 1.0)))
+    assert ends == sorted(ends, reverse=True)
+    assert ends[2] < 0.3 * ends[0]
+
+
+def test_fedntd_sends_what_fedavg_sends():
+    assert play("fedntd", 1)[0].sent == play("fedavg", 1)[0].sent
+
+
+def test_fedntd_settings_of_papers():
+    hp = fedntd.HP(**papers.fedmps("cifar10", "fedntd").hp)
+    assert (hp.weighting, hp.common_init) == ("uniform", False)
+    assert (hp.distill_weight, hp.temperature) == (1.0, 1.0)
+    assert papers.fedpg("cifar10", "fedntd").hp["temperature"] == 1.0

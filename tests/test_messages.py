@@ -98,6 +98,7 @@ def table_v(method: str, number: int, **changes) -> dict[tuple[str, str], int]:
         ("fedavg", {("up", "model"): 20 * 62_006}),
         ("fedprox", {("up", "model"): 20 * 62_006}),
         ("moon", {("up", "model"): 20 * 62_006}),
+        ("fedntd", {("up", "model"): 20 * 62_006}),
         ("fedproto", {("up", "protos"): 59 * 120}),
         (
             "fedmps",
