@@ -22,6 +22,7 @@ METHODS = {
     "fedprox": "fedlib.baselines.fedprox",
     "moon": "fedlib.baselines.moon",
     "fedntd": "fedlib.baselines.fedntd",
+    "fedgkd": "fedlib.baselines.fedgkd",
 }
 
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from fedlib import papers, registry
-from fedlib.baselines import fedntd, fedprox, moon
+from fedlib.baselines import fedgkd, fedntd, fedprox, moon
 from fedlib.local import Training
+from fedlib.losses import kl_to_teacher
 from fedlib.method import Context, Round, rounds
 from fedlib.nets import State
 from fedlib.rng import generator
@@ -483,3 +484,108 @@ def test_fedntd_settings_of_papers():
     assert (hp.weighting, hp.common_init) == ("uniform", False)
     assert (hp.distill_weight, hp.temperature) == (1.0, 1.0)
     assert papers.fedpg("cifar10", "fedntd").hp["temperature"] == 1.0
+
+
+# FedGKD ---------------------------------------------------------------------------
+
+
+def test_fedgkd_distillation_by_hand():
+    """Teacher (3/4, 1/4), flat student: 3/4 ln(3/2) - 1/4 ln 2, on every sample."""
+    teacher = torch.tensor([[0.75, 0.25]] * 2)
+    found = kl_to_teacher(teacher, torch.tensor([[1.0, 1.0], [-4.0, -4.0]]), 1.0)
+    wanted = 0.75 * math.log(1.5) - 0.25 * math.log(2)
+    assert found.tolist() == pytest.approx([wanted] * 2)
+
+
+@pytest.mark.parametrize("net", ["digits_linear", "digits_bn"])
+@pytest.mark.parametrize("common", [True, False])
+def test_fedgkd_teacher_is_the_mean_of_the_last_global_models(net, common):
+    """M = 3: merged models only, the newest three of them."""
+    seen = play("fedgkd", 6, net=net, common_init=common, history=3)
+    assert not seen[0].down.teacher.known
+    for number in range(1, 6):
+        teacher = seen[number].down.teacher
+        last = [r.server.model.state for r in seen[max(0, number - 3) : number]]
+        assert len(last) == min(3, number)
+        assert teacher.known
+        for key, value in teacher.state.items():
+            each = torch.stack([m[key].double() for m in last])
+            wanted = each.mean(0) if value.is_floating_point() else each.amax(0)
+            torch.testing.assert_close(value.double(), wanted, rtol=0, atol=1e-6)
+        newest = {k: v[0] for k, v in seen[number].server.past.params.items()}
+        assert_equal(newest, seen[number].server.model.params)
+    assert_equal(seen[1].down.teacher.params, seen[1].down.model.params)
+
+
+@pytest.mark.parametrize(
+    ("net", "buffers"),
+    [("digits_linear", "average"), ("digits_bn", "average"), ("digits_bn", "local")],
+)
+def test_fedgkd_equals_a_plain_loop_in_its_third_round(net, buffers):
+    """CE + gamma KL(teacher || student); BatchNorm's statistics by their policy."""
+    shards = toy_shards(SIZES)
+    _, second, third = play("fedgkd", 3, net=net, buffers=buffers, distill_weight=3.0)
+    ctx = replace(context("fedgkd", net=net), round=3)
+    for client in range(3):
+        own = row(second.mine.state, client)
+        begin = own | second.server.model.params
+        mean = own | third.down.teacher.params
+        if buffers == "average":
+            begin |= second.server.model.buffers
+            mean |= third.down.teacher.buffers
+        else:
+            assert third.down.teacher.buffers == third.down.model.buffers == {}
+            assert any(
+                (own[k] != v).any() for k, v in second.server.model.state.items()
+            )
+
+        def loss(weights, x, y, client, mean=mean):
+            own = ctx.net(weights, x, train=True).logits
+            p = ctx.net(mean, x).logits.detach().softmax(1)
+            kl = (p * (p.log() - own.log_softmax(1))).sum(1).mean()
+            return -own.log_softmax(1)[range(len(y)), y].mean() + 3.0 * kl
+
+        stacked = {k: torch.stack([v] * 3) for k, v in begin.items()}
+        wanted = trained_alone(ctx, stacked, shards, client, loss)
+        assert_close(row(third.mine.state, client), wanted, 1e-5)
+
+
+@pytest.mark.parametrize("common", [True, False])
+def test_fedgkd_has_no_teacher_in_the_first_round(common):
+    plain = play("fedavg", 1, common_init=common)[0]
+    first = play("fedgkd", 1, common_init=common, distill_weight=9.0)[0]
+    assert_equal(plain.mine, first.mine)
+    assert (first.terms["distill"] == 0).all()
+    assert first.sent["down/teacher"].floats == 0
+
+
+def test_fedgkd_keeps_clients_near_the_teachers_predictions():
+    """The larger the weight, the smaller KL(teacher || student) after training."""
+    changes = {"sizes": [40, 40], "training": Training(local_epochs=3)}
+    second = play("fedgkd", 2, distill_weight=0.0, **changes)[-1]
+    ctx, shards = context("fedgkd"), toy_shards([40, 40])
+    x, ends = shards.x[shards.index[0]], []
+    for weight in (0.0, 1.0, 10.0):
+        begun = (2, second.server, second.mine)
+        third = play("fedgkd", 1, start=begun, distill_weight=weight, **changes)[0]
+        soft = ctx.net(third.down.teacher.state, x).logits.softmax(1)
+        logits = ctx.net(row(third.mine.state, 0), x).logits
+        ends.append(float(kl_to_teacher(soft, logits, 1.0).mean()))
+    assert ends == sorted(ends, reverse=True)
+    assert ends[2] < 0.6 * ends[0]
+
+
+def test_fedgkd_sends_two_models_down_and_one_up():
+    second = play("fedgkd", 2, net="digits_bn")[-1].sent
+    plain = play("fedavg", 2, net="digits_bn")[-1].sent
+    teacher = {
+        k.replace("model", "teacher"): v for k, v in plain.items() if "down" in k
+    }
+    assert second == plain | teacher
+    assert len(teacher) == 2
+
+
+def test_fedgkd_settings_of_papers():
+    hp = fedgkd.HP(**papers.fedmps("cifar10", "fedgkd").hp)
+    assert (hp.weighting, hp.common_init) == ("uniform", False)
+    assert (hp.distill_weight, hp.history) == (0.1, 5)

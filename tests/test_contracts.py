@@ -77,6 +77,7 @@ KNOBS = {
     "fedprox": ({"prox_weight": 0.0}, "fedavg", {"prox_weight": 1.0}),
     "moon": ({"contrast_weight": 0.0}, "fedavg", {"contrast_weight": 5.0}),
     "fedntd": ({"distill_weight": 0.0}, "fedavg", {"distill_weight": 5.0}),
+    "fedgkd": ({"distill_weight": 0.0}, "fedavg", {"distill_weight": 5.0}),
     "fedmps": (
         {"contrast_weight": 0.0, "soft_weight": 0.0},
         "local",

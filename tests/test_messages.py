@@ -99,6 +99,10 @@ def table_v(method: str, number: int, **changes) -> dict[tuple[str, str], int]:
         ("fedprox", {("up", "model"): 20 * 62_006}),
         ("moon", {("up", "model"): 20 * 62_006}),
         ("fedntd", {("up", "model"): 20 * 62_006}),
+        (
+            "fedgkd",
+            {("down", "model"): 20 * 62_006, ("down", "teacher"): 20 * 62_006},
+        ),
         ("fedproto", {("up", "protos"): 59 * 120}),
         (
             "fedmps",
@@ -109,11 +113,11 @@ def table_v(method: str, number: int, **changes) -> dict[tuple[str, str], int]:
 )
 def test_table_v(method, wanted):
     assert table_v(method, 2) == wanted
-    printed = {"fedproto": 7_080, "fedmps": 30_780, "local": 0}
+    printed = {"fedgkd": 2_480_240, "fedproto": 7_080, "fedmps": 30_780, "local": 0}
     assert sum(wanted.values()) == printed.get(method, 1_240_120)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedproto", "fedmps"])
+@pytest.mark.parametrize("method", ["fedavg", "fedproto", "fedgkd", "fedmps"])
 def test_nothing_is_broadcast_in_round_1_and_everything_to_each_in_round_2(method):
     spec = papers.fedmps("noise", method, seed=1234, eval_every=2)
     found = runs.run(spec).payload().query("direction == 'down'")
@@ -123,6 +127,7 @@ def test_nothing_is_broadcast_in_round_1_and_everything_to_each_in_round_2(metho
     each = {
         "fedavg": {"model": 62_006},
         "fedproto": {"protos": 10 * 120},
+        "fedgkd": {"model": 62_006, "teacher": 62_006},
         "fedmps": {"low": 10 * 400, "high": 10 * 120, "soft": 10 * 10},
     }[method]
     sent = dict(zip(second["field"], second["floats"], strict=True))
