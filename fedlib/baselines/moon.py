@@ -48,7 +48,7 @@ from fedlib.local import Losses, Shards
 from fedlib.losses import cross_entropy
 from fedlib.method import Context
 from fedlib.nets import State
-from fedlib.tree import flatten, restore
+from fedlib.tree import flatten, put, restore, take
 
 
 class HP(fedavg.HP):
@@ -99,11 +99,8 @@ def client(
     """Box 2 and 3."""
     hp = ctx.hp
     received = start(down.model, mine.state)
-    own = mine.trained if hp.teacher == "previous" else torch.zeros_like(mine.trained)
-    previous = {
-        k: torch.where(own.view(-1, *[1] * (v.ndim - 1)), mine.state[k], v)
-        for k, v in received.items()
-    }
+    own = (mine.trained & (hp.teacher == "previous")).nonzero().flatten()
+    previous = put(received, own, take(mine.state, own))
     teachers = {"received": received, "previous": previous}
 
     def loss(state, x, y, extra):
