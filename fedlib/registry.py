@@ -23,6 +23,7 @@ METHODS = {
     "moon": "fedlib.baselines.moon",
     "fedntd": "fedlib.baselines.fedntd",
     "fedgkd": "fedlib.baselines.fedgkd",
+    "fedensemble": "fedlib.baselines.fedensemble",
 }
 
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedlib import papers, registry
-from fedlib.baselines import fedgkd, fedntd, fedprox, moon
+from fedlib import nets, papers, readouts, registry
+from fedlib.baselines import fedensemble, fedgkd, fedntd, fedprox, moon
 from fedlib.local import Training
 from fedlib.losses import kl_to_teacher
+from fedlib.messages import sizes as sizes_of
 from fedlib.method import Context, Round, rounds
 from fedlib.nets import State
 from fedlib.rng import generator
@@ -589,3 +590,176 @@ def test_fedgkd_settings_of_papers():
     hp = fedgkd.HP(**papers.fedmps("cifar10", "fedgkd").hp)
     assert (hp.weighting, hp.common_init) == ("uniform", False)
     assert (hp.distill_weight, hp.history) == (0.1, 5)
+
+
+# FedEnsemble ----------------------------------------------------------------------
+
+
+def test_fedensemble_with_one_global_model_trains_as_fedavg():
+    plain, voted = (
+        play(name, 3, sizes=[24, 17, 9, 16], participation=0.5, net="digits_bn")
+        for name in ("fedavg", "fedensemble")
+    )
+    for one, other in zip(plain, voted, strict=True):
+        assert_equal(one.mine.state, other.mine.state)
+        assert_equal(one.server.model, fedensemble.one(other.server.models, 0))
+        assert other.sent == one.sent | {"up/origin": (0, 2)}
+
+
+@pytest.mark.parametrize("common", [True, False])
+@pytest.mark.parametrize("buffers", ["average", "local"])
+def test_fedensemble_voters_are_the_cohort_and_what_was_broadcast(common, buffers):
+    """Six clients, three a round, one of them empty; three rounds."""
+    sizes = [24, 17, 0, 16, 9, 12]
+    hp = {"common_init": common, "buffers": buffers, "net": "digits_bn"}
+    seen = play("fedensemble", 3, sizes=sizes, participation=0.5, **hp)
+    ctx = context("fedensemble", 6, **hp)
+    drawn = fedensemble.init(ctx)[1].state
+    for number, after in enumerate(seen):
+        models = fedensemble.models(ctx, after.server, after.mine)
+        assert models.ensemble is not None
+        assert models.ensemble.vote == "logits"
+        for client in range(6):
+            held = row(models.ensemble.states, client)
+            own = row(after.mine.state, client)
+            before = row(seen[number - 1].mine.state if number else drawn, client)
+            if client in after.cohort and sizes[client]:
+                assert_equal(held, own)
+                assert distance(held, before) > 1e-3
+                continue
+            known = common or number > 0
+            sent = before
+            if known:
+                model = fedensemble.one(
+                    seen[number - 1].server.models if number else seen[0].server.sent, 0
+                )
+                sent = before | (model.params if buffers == "local" else model.state)
+            assert_equal(held, sent)
+
+
+@pytest.mark.parametrize(("vote", "wins"), [("logits", 0), ("softmax", 1)])
+def test_votes_by_hand(vote, wins):
+    """Logits (10, 0), (0, 3), (0, 3): their sum is (10, 6), that of softmax (1.1, 1.9).
+
+    The softmax of (0, 3) is (0.047, 0.953).
+    """
+    net = context("fedavg", classes=2).net
+    bias = torch.tensor([[10.0, 0.0], [0.0, 3.0], [0.0, 3.0]])
+    states = {
+        k: torch.zeros(3, *v.shape) for k, v in net.init(torch.Generator()).items()
+    }
+    ensemble = readouts.Ensemble(states | {"head.0.bias": bias}, vote)
+    total = readouts.votes(net, ensemble, toy_shards([1]))[0, 0]
+    wanted = [10.0, 6.0] if vote == "logits" else [1.0948, 1.9052]
+    assert total.tolist() == pytest.approx(wanted, abs=1e-3)
+    assert int(total.argmax()) == wins
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_fedensemble_accuracy_is_that_of_the_summed_outputs(count):
+    """Logits of the four clients' models, or softmax of the three global ones."""
+    changes = {"sizes": [24, 17, 9, 16], "participation": 0.5, "global_models": count}
+    last = play("fedensemble", 4, **changes)[-1]
+    ctx = context("fedensemble", 4, global_models=count)
+    models = fedensemble.models(ctx, last.server, last.mine)
+    train, test = (toy_shards([30, 20, 10, 15], seed=s) for s in (0, 3))
+    owns = torch.ones(4, 4, dtype=torch.bool)
+    found = readouts.evaluate(ctx.net, models, owns, train, test)
+    total = np.zeros((75, 4))
+    if count == 1:
+        for k in range(4):
+            sent = row(last.server.sent.params, 0)
+            state = row(last.mine.state, k) if k in last.cohort else sent
+            total += ctx.net(state, test.x).logits.numpy()
+    else:
+        for m in range(3):
+            logits = ctx.net(row(last.server.models.params, m), test.x).logits.numpy()
+            total += np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    right = total.argmax(1) == test.y.numpy()
+    wanted = [int(right[i].sum()) for i in test.index]
+    assert found["accuracy/ensemble/head_all"].tolist() == wanted
+    assert sum(wanted) > 25  # chance is 19
+    assert ("accuracy/global/head_all" in found) == (count == 1)
+
+
+def test_fedensemble_deals_every_model_to_every_client_once_an_age():
+    """Seven clients, three models: groups of 2, 2 and 3; a new draw each 3 rounds."""
+    ctx = context("fedensemble", 7, global_models=3)
+    ages = [
+        torch.stack([fedensemble.deal(replace(ctx, round=t)) for t in rounds])
+        for rounds in ((1, 2, 3), (4, 5, 6))
+    ]
+    for dealt in ages:
+        assert (dealt.sort(0).values == torch.arange(3).unsqueeze(1)).all()
+        for each in dealt:
+            assert sorted(each.bincount(minlength=3).tolist()) == [2, 2, 3]
+    assert not torch.equal(*ages)
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.34])
+def test_fedensemble_merges_each_model_from_those_that_trained_it(participation):
+    """Weighted by samples; a model that nobody trained stays, bit for bit."""
+    sizes = [24, 17, 9, 16, 0, 12]
+    changes = {"global_models": 4, "net": "digits_bn", "buffers": "first"}
+    seen = play("fedensemble", 3, sizes=sizes, participation=participation, **changes)
+    ctx, idle = context("fedensemble", 6, **changes), 0
+    for after in seen:
+        dealt = fedensemble.deal(replace(ctx, round=after.number)).tolist()
+        for m in range(4):
+            new, old = (
+                fedensemble.one(each, m)
+                for each in (after.server.models, after.server.sent)
+            )
+            who = [k for k in after.cohort if dealt[k] == m and sizes[k]]
+            idle += not who
+            if not who:
+                assert_equal(new, old)
+                continue
+            total = sum(sizes[k] for k in who)
+            for key, value in new.params.items():
+                wanted = sum(
+                    sizes[k] / total * after.mine.state[key][k].double() for k in who
+                )
+                torch.testing.assert_close(value.double(), wanted, rtol=0, atol=1e-6)
+            first = row(after.mine.state, who[0])
+            assert_equal(new.buffers, {k: first[k] for k in new.buffers})
+    assert (idle > 0) == (participation < 1)
+
+
+def test_fedensemble_clients_begin_with_the_model_that_they_were_sent():
+    """A vanishing learning rate leaves it as it was; the models differ at first."""
+    still = Training(learning_rate=1e-12)
+    first = play("fedensemble", 1, training=still, global_models=2)[0]
+    sent = first.server.sent.params
+    assert distance(row(sent, 0), row(sent, 1)) > 1
+    assert set(first.up.origin.tolist()) == {0, 1}
+    for client, m in enumerate(first.up.origin.tolist()):
+        assert_close(row(first.mine.state, client), row(sent, m))
+
+
+@pytest.mark.parametrize(
+    ("name", "hp"),
+    [
+        ("fedavg", {}),
+        ("fedprox", {}),
+        ("fedensemble", {}),
+        ("fedensemble", {"global_models": 3}),
+    ],
+)
+def test_fedpas_model_is_sent_once_each_way(name, hp):
+    """26,434 numbers on MNIST and 26,962 on 26 letters, whatever M is."""
+    for classes, numbers in ((10, 26_434), (26, 26_962)):
+        method = registry.method(name)
+        net = nets.build("fedpa_cnn", (1, 28, 28), classes)
+        ctx = replace(context(name, **hp), net=net, classes=classes)
+        server, _ = method.init(ctx)
+        down = sizes_of(method.broadcast(ctx, server))
+        assert down["model"].floats == numbers
+        assert down["model_buffers"].floats == 44
+    sent = play(name, 1, **hp)[0].sent
+    assert sent["up/model"] == sent["down/model"]
+
+
+def test_fedensemble_refuses_global_models_without_statistics():
+    with pytest.raises(ValueError, match="global_models=2, expected 'average'"):
+        fedensemble.HP(global_models=2, buffers="local")

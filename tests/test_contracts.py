@@ -78,6 +78,7 @@ KNOBS = {
     "moon": ({"contrast_weight": 0.0}, "fedavg", {"contrast_weight": 5.0}),
     "fedntd": ({"distill_weight": 0.0}, "fedavg", {"distill_weight": 5.0}),
     "fedgkd": ({"distill_weight": 0.0}, "fedavg", {"distill_weight": 5.0}),
+    "fedensemble": ({"global_models": 1}, "fedavg", {"global_models": 2}),
     "fedmps": (
         {"contrast_weight": 0.0, "soft_weight": 0.0},
         "local",
