@@ -24,7 +24,8 @@ Readings
     trained, all others with the global model as broadcast at the start of that round
     (FedPA's code sends it to everyone before it trains the cohort). The server has all
     of these. BatchNorm statistics are each client's own under ``buffers="local"``.
-    So their vote is ahead of a merged model: it uses what the round has just learnt.
+    FedPA's code measures this vote at the end of a round and its other methods at the
+    start of one, so that its curves are a round apart; here all are at the end.
     FedPA cites Shi et al. for this baseline, but its released code runs the clients'
     vote, which the table's numbers come from: the default.
     Deal (M > 1): clients are put into M groups of near equal size by a permutation that
@@ -161,14 +162,11 @@ def client(
 
 def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
     """Box 3."""
-    weight = client_weights(up.samples, ctx.hp.weighting)
+    weight, how = client_weights(up.samples, ctx.hp.weighting), ctx.hp.buffers
     merged = []
     for m in range(ctx.hp.global_models):
-        share, before = weight * (up.origin == m), one(server.models, m)
-        idle = not share.any()
-        merged.append(
-            before if idle else mean_model(up.model, share, before, ctx.hp.buffers)
-        )
+        share, old = weight * (up.origin == m), one(server.models, m)
+        merged.append(mean_model(up.model, share, old, how) if share.any() else old)
     return Server(stack(merged), server.models), {}
 
 
