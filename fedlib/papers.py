@@ -178,7 +178,8 @@ def setting(paper: str, dataset: str, method: str, **changes: Any) -> Spec:
     dataset : str
         A data set of that paper, as in ``PAPERS[paper]``.
     method : str
-        A registered method; its presets for that paper are applied.
+        A registered method; its presets for that paper are applied, those of training
+        too.
     **changes
         ``hp`` (on top of the presets), ``partition`` and ``training`` (on top of the
         paper's), or any other field of ``Spec``.
@@ -198,8 +199,10 @@ def setting(paper: str, dataset: str, method: str, **changes: Any) -> Spec:
     registry.method(method)
     protocol = protocols[dataset]
     defaults = protocol._asdict()
+    trained = registry.presets(method, paper, dataset, "TRAINING")
     for name in ("partition", "training"):
         own, given = defaults[name].model_dump(), dict(changes.pop(name, {}))
+        given = trained | given if name == "training" else given
         same = given.get("scheme", own.get("scheme")) == own.get("scheme")
         defaults[name] = (own if same else {}) | given
     hp = registry.presets(method, paper, dataset) | dict(changes.pop("hp", {}))

@@ -42,7 +42,13 @@ def method(name: str) -> Method:
     return import_module(METHODS[name]).METHOD
 
 
-def presets(name: str, paper: str, dataset: str) -> dict:
-    """Return the hyper-parameters that a paper uses for a method on a data set."""
-    table = import_module(METHODS[name]).PRESETS.get(paper, {})
-    return table.get("*", {}) | table.get(dataset, {})
+def presets(name: str, paper: str, dataset: str, table: str = "PRESETS") -> dict:
+    """Return the settings that a paper uses for a method on a data set.
+
+    Parameters
+    ----------
+    table : "PRESETS" or "TRAINING"
+        Hyper-parameters, or how clients train where it is not as all others do.
+    """
+    found = getattr(import_module(METHODS[name]), table, {}).get(paper, {})
+    return found.get("*", {}) | found.get(dataset, {})

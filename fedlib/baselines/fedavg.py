@@ -52,7 +52,10 @@ class HP(BaseModel):
     buffers: Buffers = "average"
 
 
-PRESETS = {"fedmps": {"*": {"weighting": "uniform", "common_init": False}}}
+PRESETS = {
+    "gfpl": {"*": {"weighting": "uniform"}},
+    "fedmps": {"*": {"weighting": "uniform", "common_init": False}},
+}
 
 
 class Down(NamedTuple):

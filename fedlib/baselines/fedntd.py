@@ -22,8 +22,8 @@ Readings
     tau: 1 in the official settings, 3 as the default of the official loss.
     Teacher: where no model is known yet (round 1 under ``common_init=False``) the
     client's own start. Under ``buffers="local"`` with the client's own statistics.
-    FedMPS trains this method for 5 local epochs on RealWaste, CIFAR-10 and Fashion,
-    which is a setting of the run: ``training={"local_epochs": 5}``.
+    FedMPS trains this method for 5 local epochs on RealWaste, CIFAR-10 and Fashion
+    (``TRAINING``).
     FedPG tried three unpublished values of beta or tau; its preset is the default.
 """
 
@@ -46,6 +46,8 @@ class HP(fedavg.HP):
 
 
 PRESETS: dict[str, dict[str, dict]] = {"fedmps": fedavg.PRESETS["fedmps"]}
+_LONGER = ("realwaste", "cifar10", "fashion")
+TRAINING = {"fedmps": {dataset: {"local_epochs": 5} for dataset in _LONGER}}
 
 
 def not_true(logits: Tensor, y: Tensor) -> Tensor:

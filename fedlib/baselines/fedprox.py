@@ -54,7 +54,7 @@ class HP(fedavg.HP):
 
 _FEDMPS = {"flowers": 0.01, "defungi": 0.1, "realwaste": 0.001, "femnist": 0.1}
 PRESETS: dict[str, dict[str, dict]] = {
-    "gfpl": {"*": {"prox_weight": 0.01}},
+    "gfpl": {"*": fedavg.PRESETS["gfpl"]["*"] | {"prox_weight": 0.01}},
     "fedpa": {"*": {"prox_weight": 1.0}},
     "fedmps": {"*": fedavg.PRESETS["fedmps"]["*"] | {"prox_weight": 0.01}}
     | {dataset: {"prox_weight": weight} for dataset, weight in _FEDMPS.items()},
