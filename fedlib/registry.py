@@ -24,6 +24,7 @@ METHODS = {
     "fedntd": "fedlib.baselines.fedntd",
     "fedgkd": "fedlib.baselines.fedgkd",
     "fedensemble": "fedlib.baselines.fedensemble",
+    "fedgen": "fedlib.baselines.fedgen",
 }
 
 

@@ -25,11 +25,13 @@ TOY: dict[str, dict] = {
         "virtual_per_class": 4,
         "noise_size": 8,
     },
+    "fedgen": {"generator_steps": 3},
 }
 
 # method -> training other than SGD at 0.1, where its paper's losses need another
 TOY_TRAINING = {
     "fedpa": Training(optimiser="adam", learning_rate=0.003, local_steps=20),
+    "fedgen": Training(optimiser="adam", learning_rate=0.003, local_steps=20),
     "fedhpro": Training(learning_rate=0.02, momentum=0.0, local_epochs=2),
 }
 

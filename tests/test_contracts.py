@@ -110,6 +110,11 @@ KNOBS = {
         "fedavg",
         {"align_weight": 1.0, "tuning_weight": 5.0},
     ),
+    "fedgen": (
+        {"generator_weight": 0.0, "latent_weight": 0.0},
+        "fedavg",
+        {"latent_weight": 10.0},
+    ),
 }
 
 

@@ -1,0 +1,208 @@
+r"""FedGen: a generator of embeddings learns from all heads and teaches the clients.
+
+Zhu, Hong and Zhou, Data-Free Knowledge Distillation for Heterogeneous Federated
+Learning, ICML 2021. FedPA grew out of its code: the two have generator, messages and
+merging in common, so this file holds what FedGen has and FedPA has not.
+
+Symbols
+    h         | generator(...)          | [B, d] | generated embeddings of labels y
+    alpha     | generator_weight        | []     | of generated samples, at t = 0
+    beta      | latent_weight           | []     | of the latent term, at t = 0
+    B_g, B    | synthetic_batch, training.batch_size | [] | generated, own, per step
+    p_{k,y}   | fedpa.owner_share       | [K, C] | client k's share of class y
+    h_k       | net.head                |        | client k's head
+    eta       | diversity_weight        | []     | of the generator's diversity
+    w, theta  | server.model, server.generator | | global model, generator
+    t         | ctx.round - 1           |        | rounds, from 0
+
+Box
+    1. broadcast: send w; from the second round on also theta and the label set.
+    2. client: from w, minimise cross-entropy on its own samples
+       + (B_g / B) * alpha * 0.98^t * cross-entropy of its head on embeddings generated
+         for labels drawn from the label set
+       + beta * 0.98^t * KL(p || q): q are its predictions on its own batch, p those of
+         its head, as a constant, on embeddings generated for the labels of that batch.
+    3. client: send its model and how many samples it has, and has processed, per class.
+    4. merge: train theta by sum over k of p_{k,y} * cross-entropy of h_k(h) for y
+       + eta * exp(-mean over all pairs of |h_i - h_j| * (z_i - z_j)^2), both as means
+       over coordinates, z the noise; the clients' heads stay as they are.
+    5. merge: w = mean of the models by samples.
+
+Readings
+    The article's objective for a client has no latent term; the official code has it
+    (default). ``latent_weight=0`` is the reduced FedGen of FedPA's released code.
+    Server: the article takes the cross-entropy of the clients' mean logits; both codes
+    a weighted sum of cross-entropies (ours). They multiply the mean share of a batch by
+    its mean cross-entropy (``fid_weight="outer_mean"``); the default weighs each sample
+    by the share of its class.
+    Noise: uniform on [0, 1) (both codes), or ``noise="normal"`` (the article).
+    Shares count 1 + the samples processed in this round, so that a head which never saw
+    a class still weighs a little (both codes). Classes of which the cohort processed no
+    sample are not generated; clients draw uniformly from all that anyone reported.
+    The official code has a term against the global model, with weight 0: left out.
+    The official beta for EMNIST is 1; it also ends both client terms after 20 local
+    epochs, which no setting of the papers exceeds: left out.
+    Generator: 50 Adam steps per round on batches of the clients' size (32 in FedPA).
+    p is read in eval mode. Client optimisers start afresh in every round.
+    Numbers sent: counts per class are C floats; the processed ones go as integers.
+"""
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from fedlib import averaging, generators, protos
+from fedlib.baselines import fedavg
+from fedlib.generators import Noise
+from fedlib.local import Losses, Shards
+from fedlib.losses import cross_entropy, kl_to_teacher
+from fedlib.messages import as_model
+from fedlib.method import Context, Counted
+from fedlib.methods import fedpa
+from fedlib.nets import State
+from fedlib.tree import tree_map
+
+
+class HP(BaseModel):
+    """Hyper-parameters of FedGen."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    generator_weight: float = Field(default=10.0, ge=0)  # alpha
+    latent_weight: float = Field(default=10.0, ge=0)  # beta
+    schedule_decay: float = Field(default=0.98, gt=0, le=1)  # of both, per round
+    weight_floor: float = Field(default=1e-4, ge=0)
+    synthetic_batch: int = Field(default=32, ge=1)  # B_g
+    diversity_weight: float = Field(default=1.0, ge=0)  # eta
+    fid_weight: Literal["per_sample", "outer_mean"] = "per_sample"
+    noise: Noise = "uniform"
+    noise_size: int = Field(default=32, ge=1)
+    hidden: int = Field(default=256, ge=1)
+    generator_steps: int = Field(default=50, ge=1)
+    generator_batch: int = Field(default=32, ge=2)
+    generator_lr: float = Field(default=3e-4, gt=0)
+    generator_lr_decay: float = Field(default=0.98, gt=0, le=1)  # per round
+    generator_weight_decay: float = Field(default=0.01, ge=0)
+    buffers: Literal["average", "local"] = "average"
+
+
+CIFAR = {"noise_size": 64, "hidden": 512}
+PRESETS: dict[str, dict[str, dict]] = {
+    "fedpa": {"*": {"latent_weight": 0.0}, "emnist": {"generator_lr": 1e-4}},
+    "fedpg": {"*": {"generator_batch": 128}, "cifar10": CIFAR, "cifar100": CIFAR},
+}
+
+
+def as_fedpa(ctx: Context) -> Context:
+    """Return the context under which FedPA's generator is trained as FedGen's is."""
+    clients = {"generator_weight", "latent_weight", "schedule_decay", "weight_floor"}
+    hp = fedpa.HP(
+        bn=ctx.hp.buffers,
+        fidelity_weight=1.0,
+        adversarial_weight=0.0,
+        schedule_decay=1.0,
+        fid_norm="sum",
+        div_pairs="all",
+        div_metric="l1mean_msemean",
+        pj_counts="seen_plus1",
+        gen_labels="uniform_qualified",
+        client_labels="uniform_available",
+        moments="reset",
+        **ctx.hp.model_dump(exclude=clients | {"buffers"}),
+    )
+    return replace(ctx, hp=hp)
+
+
+def init(ctx: Context) -> tuple[fedpa.Server, fedavg.Client]:
+    """Draw one model for all and a generator."""
+    server, mine = fedpa.init(as_fedpa(ctx))
+    return server, fedavg.Client(mine.state)
+
+
+def broadcast(ctx: Context, server: fedpa.Server) -> fedpa.Down:
+    """Box 1; there are no prototypes to send."""
+    return fedpa.broadcast(as_fedpa(ctx), server)
+
+
+def latent(ctx: Context, state: State, h: Tensor, logits: Tensor) -> Tensor:
+    """Return KL(p || q): p from generated h ``[B, d]``, q from own ``[B, C]``."""
+    given = ctx.net.head(ctx.net.head_state(state), h).softmax(-1)
+    return kl_to_teacher(given.detach(), logits, 1.0).mean()
+
+
+def client(
+    ctx: Context, down: fedpa.Down, mine: fedavg.Client, shards: Shards
+) -> tuple[fedavg.Client, fedpa.Up, dict[str, Tensor]]:
+    """Box 2 and 3."""
+    hp: HP = ctx.hp
+    begun, generator = bool(down.generator.known), fedpa.generator_of(ctx)
+    alpha, beta = (
+        fedpa.schedule(weight, hp.schedule_decay, hp.weight_floor, ctx.round - 1)
+        for weight in (hp.generator_weight, hp.latent_weight)
+    )
+    size = ctx.training.batch_size
+
+    def draw(client: int, step: int) -> dict[str, Tensor]:
+        pick = ctx.random(f"synthetic {step}", client)
+        y = generators.draw_labels(down.labels.share, hp.synthetic_batch, pick)
+        noise, own = (
+            generators.draw_noise(hp.noise, rows, hp.noise_size, pick)
+            for rows in (len(y), size)
+        )
+        return {"labels": y, "noise": noise, "own_noise": own}
+
+    def loss(state, x, y, extra):
+        out = ctx.net(state, x, train=True)
+        terms = {"supervised": cross_entropy(out.logits, y)}
+        terms |= {"synthetic": torch.zeros(()), "latent": torch.zeros(())}
+        if begun:
+            theta, labels = down.generator.state, extra["labels"]
+            h = generator(theta, extra["noise"], labels)
+            terms["synthetic"] = fedpa.synthetic(ctx, state, h, labels)
+            h = generator(theta, extra["own_noise"][: len(y)], y)
+            terms["latent"] = latent(ctx, state, h, out.logits)
+        total = (
+            terms["supervised"]
+            + hp.synthetic_batch / size * alpha * terms["synthetic"]
+            + beta * terms["latent"]
+        )
+        return Losses(total, terms, {"high": out.high})
+
+    start = averaging.start(down.model, mine.state)
+    trained = ctx.train(start, shards, loss, draw=draw if begun else None)
+    labels = shards.label_counts(ctx.classes)
+    none = protos.empty(ctx.classes, ctx.net.embedding_sizes()[1])
+    up = fedpa.Up(
+        as_model(ctx.net, trained.state, buffers=hp.buffers == "average"),
+        tree_map(lambda x: x.expand(len(labels), *x.shape), none),
+        labels.to(torch.float32),
+        {"seen": trained.protos["high"].count},
+    )
+    return fedavg.Client(trained.state), up, trained.terms
+
+
+def merge(
+    ctx: Context, server: fedpa.Server, up: fedpa.Up
+) -> tuple[fedpa.Server, dict[str, Tensor]]:
+    """Box 4 and 5."""
+    merged, terms = fedpa.merge(as_fedpa(ctx), server, up)
+    return merged, {k: terms[k] for k in ("fidelity", "diversity", "norm")}
+
+
+METHOD = fedavg.METHOD._replace(
+    name="fedgen",
+    source="Zhu et al., ICML 2021",
+    hp=HP,
+    init=init,
+    broadcast=broadcast,
+    client=client,
+    merge=merge,
+    counted=(
+        *(Counted("down", "model"), Counted("down", "labels")),
+        *(Counted("down", "generator"), Counted("down", "generator_buffers")),
+        *(Counted("up", "model"), Counted("up", "labels")),
+    ),
+)

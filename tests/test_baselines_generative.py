@@ -1,0 +1,286 @@
+"""FedGen, CCVR and VHL: equations by plain numpy, switches, and what travels."""
+
+import math
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+
+from fedlib import generators, registry
+from fedlib.baselines import fedgen
+from fedlib.local import Training
+from fedlib.messages import as_model, sizes
+from fedlib.method import Context, Round, rounds
+from fedlib.methods import fedpa
+from fedlib.nets import build
+from fedlib.rng import generator
+from fedlib.tree import stack
+from tests.conftest import TOY, TOY_TRAINING, toy_context, toy_shards
+
+
+def context(name: str, clients: int = 2, *, number: int = 1, **changes) -> Context:
+    given = {"training": TOY_TRAINING.get(name)} | TOY.get(name, {}) | changes
+    return replace(toy_context(registry.method(name), clients, **given), round=number)
+
+
+def play(name: str, count: int, sizes_of: list[int], **changes) -> list[Round]:
+    ctx = context(name, len(sizes_of), number=0, **changes)
+    stepping = rounds(registry.method(name), ctx, toy_shards(sizes_of))
+    return list(islice(stepping, count))
+
+
+def captured_train(monkeypatch, name, ctx, down, mine, shards):
+    """The arguments with which a client calls ``ctx.train``."""
+    seen = {}
+    train = Context.train
+
+    def spy(self, state, shards, loss, extra=None, **settings):
+        seen.update(settings, state=state, loss=loss)
+        return train(self, state, shards, loss, extra, **settings)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Context, "train", spy)
+        registry.method(name).client(ctx, down, mine, shards)
+    return seen
+
+
+def entropy(logits: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Cross-entropies ``[B]`` of logits ``[B, C]``."""
+    return np.log(np.exp(logits).sum(1)) - logits[np.arange(len(y)), y]
+
+
+# --- FedGen ---------------------------------------------------------------------------
+
+
+def test_fedgen_latent_term_by_hand():
+    """p = (3/4, 1/4, 0, 0) and q = (1/2, 1/2, 0, 0).
+
+    KL(p || q) = 3/4 log(3/2) + 1/4 log(1/2) = 0.3041 - 0.1733 = 0.1308.
+    """
+    ctx = context("fedgen")
+    state = {k: torch.zeros_like(v[0]) for k, v in ctx.init_clients(True).items()}
+    state["head.0.bias"] = torch.tensor([math.log(3), 0.0, -60.0, -60.0])
+    q = torch.tensor([[0.0, 0.0, -60.0, -60.0]]).expand(5, 4).clone().requires_grad_()
+    for value in state.values():
+        value.requires_grad_()
+    found = fedgen.latent(ctx, state, torch.ones(5, 32), q)
+    assert float(found.detach()) == pytest.approx(0.1308, abs=1e-4)
+    found.backward()
+    slope = q.grad
+    assert slope is not None
+    # q - p, divided by the batch: (-1/4, 1/4) / 5; the teacher is a constant
+    torch.testing.assert_close(slope[0], torch.tensor([-0.05, 0.05, 0.0, 0.0]))
+    assert all(v.grad is None for v in state.values())
+
+
+def captured_fit(monkeypatch, ctx, server, up):
+    """The arguments with which merging trains the generator."""
+    seen = {}
+
+    def fit(state, loss, steps, **settings):
+        seen.update(settings, state=state, loss=loss, steps=steps)
+        none = dict.fromkeys(("fidelity", "diversity", "norm"), torch.zeros(()))
+        return fedpa.Fitted(state, none, settings["moments"])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fedpa.descent, "fit", fit)
+        fedgen.merge(ctx, server, up)
+    return seen
+
+
+@pytest.mark.parametrize("fid_weight", ["per_sample", "outer_mean"])
+@pytest.mark.parametrize("noise", ["uniform", "normal"])
+def test_fedgen_generator_loss_by_numpy(fid_weight, noise, monkeypatch):
+    """Box 4 from uploads to the number that is minimised; class 2 was not processed."""
+    switches = {"fid_weight": fid_weight, "noise": noise, "generator_steps": 50}
+    ctx = context("fedgen", 2, number=12, **switches)
+    server, _ = fedgen.init(ctx)
+    states = [ctx.net.init(generator(5, k)) for k in range(2)]
+    seen = np.array([[1, 3, 0, 1], [2, 0, 0, 2]])
+    none = torch.zeros(2, 4, 32), torch.zeros(2, 4, dtype=torch.int64)
+    up = fedpa.Up(
+        as_model(ctx.net, stack(states)),
+        fedpa.Protos(*none),
+        torch.tensor([[1.0, 4, 1, 2], [3, 0, 5, 2]]),
+        {"seen": torch.tensor(seen)},
+    )
+    args = captured_fit(monkeypatch, ctx, server, up)
+    assert args["steps"] == 50
+    assert args["learning_rate"] == pytest.approx(3e-4 * 0.98**11)
+    assert args["weight_decay"] == 0.01
+    found = args["loss"]({k: v.clone() for k, v in args["state"].items()}, 4)
+
+    pick = ctx.random("generator 4")
+    qualified = torch.tensor([1.0, 1.0, 0.0, 1.0])
+    y = torch.multinomial(qualified, 32, replacement=True, generator=pick)
+    assert 2 not in y
+    z = {"uniform": torch.rand, "normal": torch.randn}[noise](32, 32, generator=pick)
+    made = generators.build(4, 32)
+    fresh = {k: v.clone() for k, v in server.generator.items()}
+    h = made(fresh, z, y, train=True).detach().double().numpy()
+    z, y = z.double().numpy(), y.numpy()
+    fid = 0.0
+    for k in range(2):
+        w, b = (states[k][f"head.0.{n}"].double().numpy() for n in ("weight", "bias"))
+        each = entropy(h @ w.T + b, y)
+        share = (1.0 + seen[k, y]) / (2.0 + seen[:, y].sum(0))
+        fid += np.mean(share * each)
+        if fid_weight == "outer_mean":
+            fid += share.mean() * each.mean() - np.mean(share * each)
+    spread = 0.0
+    for i in range(32):
+        for j in range(32):
+            spread += np.abs(h[i] - h[j]).mean() * ((z[i] - z[j]) ** 2).mean()
+    div = math.exp(-spread / 32**2)
+    assert float(found.terms["fidelity"].detach()) == pytest.approx(fid, rel=1e-5)
+    assert float(found.terms["diversity"].detach()) == pytest.approx(div, rel=1e-5)
+    assert float(found.total.detach()) == pytest.approx(fid + div, rel=1e-5)
+
+
+def trained_server(ctx: Context) -> fedpa.Server:
+    server, _ = fedgen.init(ctx)
+    return server._replace(available=torch.tensor([True, True, False, True]))
+
+
+def test_fedgen_client_loss_by_numpy(monkeypatch):
+    """Box 2 at t = 5 with 32 generated and 8 own: B_g / B = 4; a short batch of 5."""
+    shards = toy_shards([24, 17])
+    ctx = context("fedgen", 2, number=6, noise="normal")
+    server, (_, mine) = trained_server(ctx), fedgen.init(ctx)
+    down = fedgen.broadcast(ctx, server)
+    torch.testing.assert_close(down.labels.share, torch.tensor([1, 1, 0, 1]) / 3)
+    args = captured_train(monkeypatch, "fedgen", ctx, down, mine, shards)
+    fresh = args["draw"](1, 7)
+    x, y = shards.x[:5], shards.y[:5]
+    state = {k: v[1] for k, v in mine.state.items()}
+    found = args["loss"](dict(state), x, y, fresh)
+
+    assert 2 not in fresh["labels"]
+    assert fresh["noise"].shape == (32, 32)
+    assert fresh["own_noise"].shape == (8, 32)
+    w, b = (state[f"head.0.{n}"].double().numpy() for n in ("weight", "bias"))
+    f = ctx.net(state, x).high.detach().double().numpy()
+    own = f @ w.T + b
+    theta, made = server.generator, generators.build(4, 32)
+    h = made(theta, fresh["noise"], fresh["labels"]).double().numpy()
+    latent = made(theta, fresh["own_noise"][:5], y).double().numpy() @ w.T + b
+    p = np.exp(latent) / np.exp(latent).sum(1, keepdims=True)
+    q = np.exp(own) / np.exp(own).sum(1, keepdims=True)
+    wanted = {
+        "supervised": entropy(own, y.numpy()).mean(),
+        "synthetic": entropy(h @ w.T + b, fresh["labels"].numpy()).mean(),
+        "latent": (p * np.log(p / q)).sum(1).mean(),
+    }
+    for name, value in wanted.items():
+        assert float(found.terms[name].detach()) == pytest.approx(value, rel=1e-4)
+    total = wanted["supervised"] + 0.98**5 * (
+        4 * 10 * wanted["synthetic"] + 10 * wanted["latent"]
+    )
+    assert float(found.total.detach()) == pytest.approx(total, rel=1e-4)
+
+
+def test_fedgen_first_round_is_cross_entropy_and_trains_the_generator():
+    first, second = play("fedgen", 2, [24, 17])
+    assert float(first.terms["synthetic"].sum() + first.terms["latent"].sum()) == 0
+    assert bool((second.terms["latent"] > 0).all())
+    assert set(first.watched) == {"fidelity", "diversity", "norm"}
+    for after, steps in ((first, 3), (second, 6)):  # it goes on where it ended
+        assert int(after.server.generator["1.num_batches_tracked"]) == steps
+
+
+def test_fedgen_terms_pull_where_they_say():
+    """Each weight makes its own term smaller than it is without it."""
+    off = {"generator_weight": 0.0, "latent_weight": 0.0}
+    plain = play("fedgen", 3, [24, 17], **off)[-1].terms
+    for weight, term in {
+        "generator_weight": "synthetic",
+        "latent_weight": "latent",
+    }.items():
+        moved = play("fedgen", 3, [24, 17], **off | {weight: 10.0})[-1].terms
+        assert bool((moved[term] < 0.97 * plain[term]).all()), term
+
+
+def test_fedgen_without_latent_term_is_fedpa_without_prototypes():
+    """Bit for bit, where B_g = B and no weight decays (FedPA's fidelity would)."""
+    training = Training(optimiser="adam", learning_rate=0.003, local_steps=4)
+    same = {"training": training, "synthetic_batch": 8, "schedule_decay": 1.0}
+    released = {
+        "noise": "uniform",
+        "generator_weight": 10.0,
+        "fidelity_weight": 1.0,
+        "proto_weight": 0.0,
+        "proto_floor": 0.0,
+        "adversarial_weight": 0.0,
+        "fid_norm": "sum",
+        "pj_counts": "seen_plus1",
+        "gen_labels": "uniform_qualified",
+        "client_labels": "uniform_available",
+        "div_pairs": "all",
+        "div_metric": "l1mean_msemean",
+        "moments": "reset",
+        "lr_decay": 1.0,
+    }
+    reduced = play("fedgen", 3, [24, 17], latent_weight=0.0, **same)[-1]
+    other = play("fedpa", 3, [24, 17], **same, **released)[-1]
+    for key, value in other.mine.state.items():
+        assert torch.equal(value, reduced.mine.state[key]), key
+    for key, value in other.server.generator.items():
+        assert torch.equal(value, reduced.server.generator[key]), key
+
+
+@pytest.mark.parametrize(
+    ("classes", "down", "up"), [(10, 46_690 + 10, 26_444), (26, 51_314 + 26, 26_988)]
+)
+def test_fedgen_numbers_that_travel(classes, down, up):
+    """FedPA's section 5, with the 44 BatchNorm statistics of the model beside."""
+    net = build("fedpa_cnn", (1, 28, 28), classes)
+    ctx = replace(context("fedgen", 1), net=net, classes=classes)
+    server, mine = fedgen.init(ctx)
+    silent = sizes(fedgen.broadcast(ctx, server))  # round 1: the model alone
+    silent.pop("model_buffers")
+    assert sum(size.floats for size in silent.values()) == up - classes
+    server = server._replace(available=torch.ones(classes, dtype=torch.bool))
+    message = sizes(fedgen.broadcast(ctx, server))
+    assert message.pop("model_buffers").floats == 44
+    assert sum(size.floats for size in message.values()) == down
+    shards = toy_shards([24], classes=4)
+    shards = shards._replace(x=torch.zeros(24, 1, 28, 28))
+    _, sent, _ = fedgen.client(ctx, fedgen.broadcast(ctx, server), mine, shards)
+    counted = sizes(sent, 1)
+    assert counted.pop("model_buffers").floats == 44
+    assert sum(size.floats for size in counted.values()) == up
+    fields = {(c.direction, c.field) for c in fedgen.METHOD.counted}
+    named = {("down", k) for k in message} | {("up", k) for k in counted}
+    assert named - fields == {("down", "protos"), ("up", "protos"), ("up", "counters")}
+    assert message["protos"].floats == counted["protos"].floats == 0
+
+
+def test_fedgen_counts_what_was_processed_and_what_is_owned():
+    """Two steps of 8 see 16 of 24 samples; the mean of the models weighs all 24."""
+    training = Training(learning_rate=0.01, local_steps=2)
+    last = play("fedgen", 1, [24, 0, 17], training=training)[-1]
+    assert last.up.counters["seen"].sum(1).tolist() == [16, 0, 16]
+    assert last.up.labels.sum(1).tolist() == [24, 0, 17]
+    for key, value in last.server.model.params.items():
+        each = last.up.model.params[key]
+        mean = (24 * each[0] + 17 * each[2]) / 41
+        torch.testing.assert_close(value, mean, rtol=0, atol=1e-6)
+
+
+def test_fedgen_statistics_stay_local_on_request():
+    last = play("fedgen", 1, [24, 17], net="digits_bn", buffers="local")[-1]
+    assert last.up.model.buffers == {}
+    found = fedgen.METHOD.models(context("fedgen", buffers="local"), *last[1:3])
+    assert found.received is not None
+    key = "low.1.running_mean"
+    torch.testing.assert_close(found.received[key], last.mine.state[key])
+
+
+def test_fedgen_presets():
+    reduced = registry.presets("fedgen", "fedpa", "mnist")
+    assert fedgen.HP(**reduced).fid_weight == "per_sample"
+    assert reduced["latent_weight"] == 0
+    assert registry.presets("fedgen", "fedpa", "emnist")["generator_lr"] == 1e-4
+    assert registry.presets("fedgen", "fedpg", "cifar10")["hidden"] == 512
