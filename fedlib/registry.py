@@ -25,6 +25,7 @@ METHODS = {
     "fedgkd": "fedlib.baselines.fedgkd",
     "fedensemble": "fedlib.baselines.fedensemble",
     "fedgen": "fedlib.baselines.fedgen",
+    "ccvr": "fedlib.baselines.ccvr",
 }
 
 

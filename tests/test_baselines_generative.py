@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from fedlib import generators, registry
-from fedlib.baselines import fedgen
+from fedlib import generators, papers, registry, runs
+from fedlib.baselines import ccvr, fedavg, fedgen
 from fedlib.local import Training
 from fedlib.messages import as_model, sizes
 from fedlib.method import Context, Round, rounds
 from fedlib.methods import fedpa
 from fedlib.nets import build
 from fedlib.rng import generator
-from fedlib.tree import stack
+from fedlib.tree import flatten, stack
 from tests.conftest import TOY, TOY_TRAINING, toy_context, toy_shards
 
 
@@ -284,3 +284,191 @@ def test_fedgen_presets():
     assert reduced["latent_weight"] == 0
     assert registry.presets("fedgen", "fedpa", "emnist")["generator_lr"] == 1e-4
     assert registry.presets("fedgen", "fedpg", "cifar10")["hidden"] == 512
+
+
+# --- CCVR -----------------------------------------------------------------------------
+
+
+def surveyed(sizes_of: list[int], *, drop: int | None = None, **changes):
+    """A FedAvg round and the survey after it; nobody has class ``drop``."""
+    shards = toy_shards(sizes_of)
+    if drop is not None:
+        kept = [rows[shards.y[rows] != drop] for rows in shards.index]
+        shards = shards._replace(index=kept)
+    ctx = context("ccvr", len(sizes_of), **changes)
+    last = next(rounds(ccvr.METHOD, replace(ctx, round=0), shards))
+    return ctx, shards, last, ccvr.survey(ctx, last.server, last.mine, shards)
+
+
+def test_ccvr_pooled_statistics_by_hand():
+    """Client 0 has 0 and 2 (mean 1, variance 2), client 1 has 4: together 0, 2, 4.
+
+    Mean (2 * 1 + 1 * 4) / 3 = 2; variance [1 * 2 + 2 * (1 - 2)^2 + (4 - 2)^2] / 2 = 4.
+    """
+    z = torch.tensor([[[0.0], [2.0], [7.0]], [[4.0], [9.0], [9.0]]])
+    local = ccvr.gaussians(z, torch.tensor([[0, 0, -1], [0, -1, -1]]), 2)
+    assert local.mean[:, 0, 0].tolist() == [1.0, 4.0]
+    assert local.covariance[:, 0, 0, 0].tolist() == [2.0, 0.0]
+    union = ccvr.pooled(local)
+    assert union.count.tolist() == [3, 0]
+    assert union.mean[:, 0].tolist() == [2.0, 0.0]
+    assert union.covariance[:, 0, 0].tolist() == [4.0, 0.0]
+
+
+@pytest.mark.parametrize("net", ["digits_linear", "digits_bn"])
+def test_ccvr_pooled_statistics_are_those_of_all_samples(net):
+    """Beside numpy's mean and np.cov over the union, and the article's own formula."""
+    ctx, shards, last, up = surveyed([24, 0, 17, 1], drop=2, net=net)
+    union = ccvr.pooled(up.gaussians)
+    rows = torch.cat(shards.index)
+    z = ctx.net(last.server.model.state, shards.x[rows]).high.double().numpy()
+    y = shards.y[rows].numpy()
+    for c in (0, 1, 3):
+        of_c = z[y == c]
+        assert int(union.count[c]) == len(of_c)
+        np.testing.assert_allclose(union.mean[c], of_c.mean(0), atol=1e-5)
+        np.testing.assert_allclose(union.covariance[c], np.cov(of_c.T), atol=1e-5)
+        n = up.gaussians.count[:, c].double().numpy()
+        mean = up.gaussians.mean[:, c].double().numpy()
+        own = up.gaussians.covariance[:, c].double().numpy()
+        total = n.sum()
+        mu = (n[:, None] * mean).sum(0) / total
+        literal = -total / (total - 1) * np.outer(mu, mu)
+        for k in range(4):
+            literal += max(n[k] - 1, 0) / (total - 1) * own[k]
+            literal += n[k] / (total - 1) * np.outer(mean[k], mean[k])
+        np.testing.assert_allclose(union.covariance[c], literal, atol=1e-5)
+    assert not union.mean[2].any()
+    assert not union.covariance[2].any()
+
+
+def test_ccvr_survey_is_repeatable_and_of_one_size():
+    """Neither samples nor an empty client change its shape; absent classes cost 0."""
+    ctx, shards, last, up = surveyed([24, 0, 17], drop=2)
+    again = ccvr.survey(ctx, last.server, last.mine, shards)
+    for key, value in flatten(up).items():
+        assert torch.equal(value, flatten(again)[key]), key
+    big = surveyed([60, 9, 17])[-1]
+    assert [v.shape for v in flatten(up).values()] == [
+        v.shape for v in flatten(big).values()
+    ]
+    assert not up.gaussians.count[1].any()
+    assert not up.gaussians.mean[1].any()
+    present = int((shards.label_counts(4) > 0).sum())
+    assert sizes(up, 3)["gaussians"] == (present * (32 + 32**2), present)
+
+
+def test_ccvr_reads_the_statistics_that_a_client_holds():
+    """With local BatchNorm statistics the global body runs under each client's own."""
+    ctx, shards, last, up = surveyed([24, 17], net="digits_bn", buffers="local")
+    for k, rows in enumerate(shards.index):
+        own = {n: v[k] for n, v in last.mine.state.items() if n in ctx.net.buffers}
+        z = ctx.net(last.server.model.params | own, shards.x[rows]).high
+        mean = z[shards.y[rows] == 0].mean(0)
+        torch.testing.assert_close(up.gaussians.mean[k, 0], mean, rtol=1e-4, atol=1e-5)
+
+
+def test_ccvr_draws_from_the_pooled_distributions():
+    """Moments of many draws; a lone sample takes the covariance within classes."""
+    root = torch.randn(3, 3, generator=generator(3, "root"), dtype=torch.float64)
+    cov = torch.stack([root @ root.mT, 4 * torch.eye(3).double(), torch.zeros(3, 3)])
+    cov = torch.cat([cov, torch.zeros(1, 3, 3)])
+    mean = torch.arange(12.0).view(4, 3).double()
+    of = ccvr.Gaussians(mean, cov, torch.tensor([6, 4, 1, 0]))
+    z, y = ccvr.draw(of, 20_000, 1e-4, generator(3, "draw"))
+    assert y.bincount(minlength=4).tolist() == [20_000] * 3 + [0]
+    within = (5 * cov[0] + 3 * cov[1]) / 8
+    for c, wanted in enumerate((cov[0], cov[1], within)):
+        found = z[y == c]
+        np.testing.assert_allclose(found.mean(0), mean[c], atol=0.1)
+        np.testing.assert_allclose(np.cov(found.T), wanted, atol=0.2)
+
+
+def test_ccvr_has_fedavgs_rounds_and_without_draws_its_model():
+    """No row of KNOBS, since the rounds are FedAvg's whatever the settings."""
+    ctx, shards, last, _ = surveyed([24, 17, 9])
+    plain = next(rounds(fedavg.METHOD, replace(ctx, round=0), shards))
+    for key, value in flatten({"m": plain.mine, "s": plain.server}).items():
+        ours = flatten({"m": last.mine, "s": last.server})
+        assert torch.equal(value, ours[key]), key
+    for off in ({"samples_per_class": 0}, {"epochs": 0}):
+        ctx, _, last, up = surveyed([24, 17, 9], **off)
+        after = ccvr.finalise(ctx, last.server, up)
+        assert flatten(after).keys() == flatten(last.server).keys()
+        for key, value in flatten(last.server).items():
+            assert torch.equal(value, flatten(after)[key]), key
+
+
+def test_ccvr_finalise_moves_the_head_alone_towards_what_is_drawn():
+    ctx, _, last, up = surveyed([24, 0, 17], drop=2)
+    before, after = last.server.model, ccvr.finalise(ctx, last.server, up).model
+    for key, value in before.state.items():
+        assert torch.equal(value, after.state[key]) != key.startswith("head."), key
+    again = ccvr.finalise(ctx, last.server, up).model
+    assert torch.equal(again.params["head.0.weight"], after.params["head.0.weight"])
+    z, y = ccvr.draw(ccvr.pooled(up.gaussians), 500, 1e-4, generator(1, "fresh"))
+    losses = [
+        torch.nn.functional.cross_entropy(
+            ctx.net.head(ctx.net.head_state(model.params), z.float()), y
+        )
+        for model in (before, after)
+    ]
+    assert losses[1] < losses[0]
+    assert bool((up.gaussians.count.sum(0) == 0)[2])  # and class 2 does no harm
+
+
+def test_ccvr_head_by_a_plain_loop():
+    """One epoch of SGD with the run's momentum, rate and batch size."""
+    training = Training(learning_rate=0.1, momentum=0.9, batch_size=7)
+    ctx, _, last, up = surveyed([24, 17], samples_per_class=5, training=training)
+    found = ccvr.finalise(ctx, last.server, up).model.params
+    pick = ctx.random("calibration")
+    z, y = ccvr.draw(ccvr.pooled(up.gaussians), 5, 1e-4, pick)
+    w, b = (
+        last.server.model.params[f"head.0.{n}"].clone().requires_grad_()
+        for n in ("weight", "bias")
+    )
+    optimiser = torch.optim.SGD([w, b], lr=0.1, momentum=0.9)
+    for rows in torch.randperm(20, generator=pick).split(7):
+        optimiser.zero_grad()
+        logits = z[rows].float() @ w.T + b
+        torch.nn.functional.cross_entropy(logits, y[rows]).backward()
+        optimiser.step()
+    torch.testing.assert_close(found["head.0.weight"], w.detach(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(found["head.0.bias"], b.detach(), rtol=0, atol=1e-6)
+
+
+def test_ccvr_power_transform():
+    """-4, 9 become -2, 3 and come back; statistics are of the transformed numbers."""
+    z = torch.tensor([-4.0, 0.0, 9.0])
+    assert ccvr.power(z, 0.5).tolist() == [-2.0, 0.0, 3.0]
+    assert ccvr.power(ccvr.power(z, 0.5), 2.0).tolist() == z.tolist()
+    assert torch.equal(ccvr.power(z, 1.0), z)
+    ctx, shards, last, up = surveyed([24, 17], tukey_power=0.5)
+    rows = shards.index[0][shards.y[shards.index[0]] == 1]
+    high = ctx.net(last.server.model.state, shards.x[rows]).high.numpy()
+    wanted = (np.sign(high) * np.sqrt(np.abs(high))).mean(0)
+    np.testing.assert_allclose(up.gaussians.mean[0, 1], wanted, atol=1e-5)
+    plain = ccvr.finalise(replace(ctx, hp=ccvr.HP()), last.server, up)
+    moved = ccvr.finalise(ctx, last.server, up)
+    key = "head.0.weight"
+    assert not torch.equal(moved.model.params[key], plain.model.params[key])
+
+
+def test_ccvr_in_a_run_counts_its_survey_once():
+    """Calibrated accuracies, FedAvg's rounds, d + d^2 floats per class at the end."""
+    given = {"rounds": 2, "clients": 4, "net": "digits_linear", "participation": 1.0}
+    result = runs.run(papers.fedpg("digits", "ccvr", **given))
+    plain = runs.run(papers.fedpg("digits", "fedavg", **given))
+    assert torch.equal(result.log["term/supervised"], plain.log["term/supervised"])
+    table = result.payload()
+    once = table[table.field == "gaussians"]
+    assert once["round"].tolist() == [2]
+    assert int(once.floats.iloc[0]) == int(once.ints.iloc[0]) * (32 + 32**2)
+    assert table[table.field != "gaussians"].equals(
+        plain.payload().set_index(table[table.field != "gaussians"].index)
+    )
+    name = "accuracy/global/head_all"
+    assert not torch.equal(result.log[name], plain.log[name])
+    personal = "accuracy/personal/head_all"
+    assert torch.equal(result.log[personal], plain.log[personal])
