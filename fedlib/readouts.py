@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
 
@@ -30,6 +31,8 @@ RULES = {
     "etf_own": "nearest vertex of the simplex ETF over the client's own classes",
     "density_all": "densest mixture over all classes",
     "density_own": "densest mixture over the client's own classes",
+    "outputs_all": "head over all classes and all virtual ones",
+    "outputs_own": "head over the client's own classes and all virtual ones",
 }
 
 
@@ -54,7 +57,8 @@ class Models(NamedTuple):
     shared: State | None  # the global model, if the method has one
     protos: Protos | None  # global prototypes of the high embedding, if it has them
     received: State | None = None  # [K, ...] after the next broadcast
-    # A method's own rules: one client's state and outputs -> scores [B, C] by name
+    # A method's own rules: one client's state and outputs -> scores [B, C] by name;
+    # beyond C stand what no sample is, so that it is a mistake
     scores: Callable[[State, Out], dict[str, Tensor]] | None = None
     # Numbers to log beside centralised prototypes: class means of all training data
     # under the global model, made for evaluation only
@@ -83,7 +87,8 @@ def _all_and_own(each: dict[str, Tensor], owns: Tensor) -> dict[str, Tensor]:
     """Return scores over all classes and over those of ``owns`` ``[K, C]``."""
     own = torch.where(owns, 0.0, float("-inf")).unsqueeze(1)
     return {f"{name}_all": value for name, value in each.items()} | {
-        f"{name}_own": value + own for name, value in each.items()
+        f"{name}_own": value + F.pad(own, (0, value.shape[-1] - own.shape[-1]))
+        for name, value in each.items()
     }
 
 
@@ -130,8 +135,9 @@ def evaluate(
             protos = merge(class_means(net, state, train, "high", stacked=stacked))
         out, real = forward(net, state, test, stacked=stacked)
         by_rule = vmap(scores, in_dims=(0, 0, None))(out, owns, protos)
-        if models.scores is not None and name == "personal":
-            by_rule |= _all_and_own(vmap(models.scores)(state, out), owns)
+        if models.scores is not None:
+            rules = vmap(models.scores, in_dims=(0 if stacked else None, 0))
+            by_rule |= _all_and_own(rules(state, out), owns)
         for rule, score in by_rule.items():
             right = (score.argmax(-1) == labels) & real
             found[f"accuracy/{name}/{rule}"] = right.sum(1)
@@ -159,6 +165,9 @@ def evaluate_full(net: Net, models: Models, full: Shards) -> dict[str, Tensor]:
     if models.shared is not None:
         out, _ = forward(net, models.shared, full, stacked=False)
         by_name["global/head_all"] = out.logits
+        if models.scores is not None:
+            each = vmap(models.scores, in_dims=(None, 0))(models.shared, out)
+            by_name |= {f"global/{name}_all": score for name, score in each.items()}
         if models.protos is not None:
             by_name["global/nearest_all"] = nearest(
                 out.high.flatten(0, 1), models.protos
