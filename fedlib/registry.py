@@ -26,6 +26,7 @@ METHODS = {
     "fedensemble": "fedlib.baselines.fedensemble",
     "fedgen": "fedlib.baselines.fedgen",
     "ccvr": "fedlib.baselines.ccvr",
+    "vhl": "fedlib.baselines.vhl",
 }
 
 

@@ -26,6 +26,7 @@ TOY: dict[str, dict] = {
         "noise_size": 8,
     },
     "fedgen": {"generator_steps": 3},
+    "vhl": {"virtual_per_class": 8, "v_batch_size": 16, "width": 8, "style_size": 8},
 }
 
 # method -> training other than SGD at 0.1, where its paper's losses need another

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedlib import generators, papers, registry, runs
-from fedlib.baselines import ccvr, fedavg, fedgen
+from fedlib import generators, papers, readouts, registry, runs, virtual_images
+from fedlib.baselines import ccvr, fedavg, fedgen, vhl
 from fedlib.local import Training
 from fedlib.messages import as_model, sizes
 from fedlib.method import Context, Round, rounds
@@ -17,6 +17,7 @@ from fedlib.methods import fedpa
 from fedlib.nets import build
 from fedlib.rng import generator
 from fedlib.tree import flatten, stack
+from fedlib.virtual_images import Recipe
 from tests.conftest import TOY, TOY_TRAINING, toy_context, toy_shards
 
 
@@ -472,3 +473,238 @@ def test_ccvr_in_a_run_counts_its_survey_once():
     assert not torch.equal(result.log[name], plain.log[name])
     personal = "accuracy/personal/head_all"
     assert torch.equal(result.log[personal], plain.log[personal])
+
+
+# --- VHL: the images ------------------------------------------------------------------
+
+SMALL = Recipe(style_size=8, width=8)
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 64, 64), (2, 12, 20)], ids=str
+)
+def test_virtual_images_of_any_shape(shape):
+    """One distribution per class: half of the images tell the classes of the others."""
+    images = virtual_images.make(3, 4, 20, shape, SMALL)
+    assert images.shape == (80, *shape)
+    flat = images.transpose(0, 1).flatten(1)
+    torch.testing.assert_close(flat.mean(1), torch.zeros(shape[0]), rtol=0, atol=1e-4)
+    torch.testing.assert_close(flat.std(1), torch.ones(shape[0]), rtol=0, atol=1e-4)
+    of_class = images.flatten(1).view(4, 2, 10, -1)
+    means, rest = of_class[:, 0].mean(1), of_class[:, 1]
+    nearest = torch.cdist(rest.flatten(0, 1), means).argmin(1).view(4, 10)
+    right = (nearest == torch.arange(4).unsqueeze(1)).float().mean()
+    assert right > 0.8  # chance is 0.25
+
+
+def test_virtual_images_depend_on_the_seed_alone():
+    first = virtual_images.make(3, 4, 5, (1, 8, 8), SMALL).clone()
+    other = virtual_images.make(4, 4, 5, (1, 8, 8), SMALL)
+    again = virtual_images.make(3, 4, 5, (1, 8, 8), SMALL)
+    assert torch.equal(first, again)
+    assert not torch.allclose(first, other, atol=0.1)
+
+
+@pytest.mark.parametrize(("noise", "spread"), [(0.0, 0.0), (1.0, 0.0), (0.0, 0.1)])
+def test_images_of_a_class_differ_by_latents_and_by_noise(noise, spread):
+    recipe = SMALL._replace(noise_weight=noise, sample_spread=spread)
+    images = virtual_images.make(3, 2, 6, (1, 8, 8), recipe).view(2, 6, -1)
+    within = float(images.std(1).max())
+    assert (within > 1e-3) == bool(noise or spread)
+    assert float(images.mean(1).std(0).max()) > 0.1  # classes differ in any case
+
+
+def test_noise_means_are_as_unlike_as_can_be():
+    """Orthogonal rows where they fit; else unit rows with orthogonal columns."""
+    few = virtual_images.frame(3, 5, generator(3, "few")).double()
+    torch.testing.assert_close(few @ few.T, torch.eye(3).double(), rtol=0, atol=1e-5)
+    many = virtual_images.frame(10, 3, generator(3, "many")).double()
+    torch.testing.assert_close(many.norm(dim=1), torch.ones(10).double())
+    wanted = torch.eye(3).double() * 10 / 3
+    torch.testing.assert_close(many.T @ many, wanted, rtol=0, atol=1e-3)
+
+
+def test_modulated_convolution_by_loops():
+    """Each image has a kernel of its own, scaled by input map and then made unit."""
+    pick = generator(3, "modulated")
+    x, kernel, scale = (
+        torch.randn(shape, generator=pick).double()
+        for shape in ((2, 3, 5, 4), (6, 3, 3, 3), (2, 3))
+    )
+    found = virtual_images.modulated(x, kernel, scale)
+    plain = virtual_images.modulated(x, kernel, scale, demodulate=False)
+    padded = np.pad(x.numpy(), ((0, 0), (0, 0), (1, 1), (1, 1)))
+    for b in range(2):
+        for o in range(6):
+            own = kernel[o].numpy() * scale[b].numpy()[:, None, None]
+            for i in range(5):
+                for j in range(4):
+                    sums = (padded[b, :, i : i + 3, j : j + 3] * own).sum()
+                    assert float(plain[b, o, i, j]) == pytest.approx(sums)
+                    unit = sums / np.sqrt((own**2).sum())
+                    assert float(found[b, o, i, j]) == pytest.approx(unit, rel=1e-6)
+
+
+# --- VHL: the method ------------------------------------------------------------------
+
+
+def asked(monkeypatch, **changes):
+    """A client's loss in VHL's first round, and what it is given."""
+    ctx = context("vhl", 2, v_batch_balanced=True, **changes)
+    server, mine = vhl.init(ctx)
+    shards = toy_shards([24, 17])
+    down = vhl.broadcast(ctx, server)
+    args = captured_train(monkeypatch, "vhl", ctx, down, mine, shards)
+    recipe = Recipe(**{k: getattr(ctx.hp, k) for k in Recipe._fields})
+    images = virtual_images.make(int(down.seed), 4, 8, (1, 8, 8), recipe)
+    return ctx, mine, shards, args, images
+
+
+def test_vhl_loss_by_hand(monkeypatch):
+    """All weights 0, eight own and sixteen virtual images, four of each class.
+
+    Each cross-entropy is over eight equal outputs: log 8. All similarities are 0, and
+    every image has others of its class: SupCon is log 23 over 24 embeddings and log 15
+    over 16. In all 2 log 8 + log 23 + 0.1 log 15 = 4.1589 + 3.1355 + 0.2708 = 7.5652.
+    """
+    _, mine, shards, args, _ = asked(monkeypatch)
+    state = {k: torch.zeros_like(v[0]) for k, v in mine.state.items()}
+    found = args["loss"](state, shards.x[:8], shards.y[:8], args["draw"](0, 0))
+    assert float(found.total) == pytest.approx(7.5652, abs=1e-4)
+
+
+def test_vhl_loss_and_slopes_by_loops(monkeypatch):
+    """Box 3 with weights of its own for each term, and which terms reach what."""
+    weights = {"tuning_weight": 0.7, "align_weight": 0.3, "align_temperature": 0.5}
+    ctx, mine, shards, args, images = asked(monkeypatch, **weights)
+    x, y = shards.x[:6], shards.y[:6]
+    fresh = args["draw"](1, 3)
+    made = fresh["virtual"] // 8
+    assert made.bincount().tolist() == [4, 4, 4, 4]
+    slopes = []
+    for oracle in (False, True):
+        state = {k: v[1].clone().requires_grad_() for k, v in mine.state.items()}
+        if not oracle:
+            total = args["loss"](state, x, y, fresh).total
+        else:
+            both = torch.cat([x, images[fresh["virtual"]]])
+            z = ctx.net(state, both, train=True).high
+            parts = [state["head.0.weight"], state["own.virtual.weight"]]
+            biases = [state["head.0.bias"], state["own.virtual.bias"]]
+            logits = z @ torch.cat(parts).T + torch.cat(biases)
+            shifted = torch.cat([y, made + 4])
+            each = logits.logsumexp(1) - logits[torch.arange(22), shifted]
+            u = z / z.norm(dim=1, keepdim=True)
+            union = [*u[:6], *u[6:].detach()]
+            aligned = supcon(union, torch.cat([y, made]).tolist(), 0.5)
+            aligned = aligned + 0.1 * supcon([*u[6:]], made.tolist(), 0.5)
+            total = each[:6].mean() + 0.7 * each[6:].mean() + 0.3 * aligned
+        total.backward()
+        slopes.append((total.detach(), {k: v.grad for k, v in state.items()}))
+    (found, ours), (wanted, theirs) = slopes
+    torch.testing.assert_close(found, wanted)
+    for key, value in theirs.items():
+        torch.testing.assert_close(ours[key], value, rtol=1e-4, atol=1e-6)
+
+
+def supcon(vectors: list, labels: list[int], temperature: float) -> torch.Tensor:
+    """The mean over all anchors; those without a positive add 0."""
+    total = torch.zeros(())
+    for i, v in enumerate(vectors):
+        others = [j for j in range(len(vectors)) if j != i]
+        size = sum(torch.exp(v @ vectors[j] / temperature) for j in others)
+        same = [j for j in others if labels[j] == labels[i]]
+        for j in same:
+            total = total - (v @ vectors[j] / temperature - size.log()) / len(same)
+    return total / len(vectors)
+
+
+def test_vhl_terms_pull_where_they_say():
+    off = {"tuning_weight": 0.0, "align_weight": 0.0}
+    plain = play("vhl", 3, [24, 17], **off)[-1].terms
+    for weight, term in {"tuning_weight": "tuning", "align_weight": "align"}.items():
+        moved = play("vhl", 3, [24, 17], **off | {weight: 1.0})[-1].terms
+        assert bool((moved[term] < 0.9 * plain[term]).all()), term
+
+
+def test_vhl_second_outputs_travel_with_the_model():
+    """C (d + 1) floats more than FedAvg both ways, one seed down, and no image."""
+    first, last = play("vhl", 2, [24, 0, 17])
+    plain = play("fedavg", 2, [24, 0, 17])[-1]
+    more = 4 * (32 + 1)
+    for way in ("up/model", "down/model"):
+        assert last.sent[way].floats == plain.sent[way].floats + 3 * more
+    assert last.sent["down/seed"] == (0, 3)
+    assert set(last.sent) == set(plain.sent) | {"down/seed"}
+    key = "own.virtual.weight"
+    mean = (
+        24 * first.up.model.params[key][0] + 17 * first.up.model.params[key][2]
+    ) / 41
+    for place in (first.server.model.params[key], last.down.model.params[key]):
+        torch.testing.assert_close(place, mean, rtol=0, atol=1e-6)
+    assert not torch.equal(last.mine.state[key][0], last.mine.state[key][2])
+    kept = flatten({"s": last.server, "m": last.mine, "d": last.down}).values()
+    assert all(v.shape[-2:] != (8, 8) for v in kept)
+
+
+def test_vhl_first_second_outputs_are_common_or_own():
+    for common in (True, False):
+        _, mine = vhl.init(context("vhl", 2, common_init=common))
+        one, other = mine.state["own.virtual.weight"]
+        assert torch.equal(one, other) == common
+    _, mine = vhl.init(context("vhl", 2, virtual_per_class=0))
+    assert not any(k.startswith("own.") for k in mine.state)
+
+
+def test_vhl_clients_share_images_and_shuffle_on_their_own(monkeypatch):
+    _, _, _, args, images = asked(monkeypatch)
+    kept = images.clone()
+    play("vhl", 1, [24, 17], v_batch_balanced=True)
+    again = asked(monkeypatch)[-1]
+    assert torch.equal(kept, again)  # nobody wrote to them
+    one, other = args["draw"](0, 0)["virtual"], args["draw"](1, 0)["virtual"]
+    assert not torch.equal(one, other)
+    cycle = [args["draw"](0, step)["virtual"] for step in range(4)]
+    assert torch.equal(cycle[0], cycle[2])  # 32 images are two batches of 16
+    assert torch.cat(cycle[:2]).sort()[0].tolist() == list(range(32))
+
+
+@pytest.mark.parametrize("net", ["digits_linear", "digits_cnn"])
+def test_vhl_rules_by_hand(net):
+    """A virtual output that always wins is always wrong; other rules stay."""
+    shards = toy_shards([24, 17])
+    ctx = context("vhl", 2, net=net)
+    last = next(rounds(vhl.METHOD, replace(ctx, round=0), shards))
+    owns = torch.ones(2, 4, dtype=torch.bool)
+    owns[0, 1:] = False
+    key = "own.virtual.bias"
+    found = {}
+    for name, bias in {"wins": 1e4, "loses": -1e4}.items():
+        params = last.server.model.params | {key: torch.full((4,), bias)}
+        server = last.server._replace(model=last.server.model._replace(params=params))
+        state = last.mine.state | {key: torch.full((2, 4), bias)}
+        models = vhl.models(ctx, server, last.mine._replace(state=state))
+        found[name] = readouts.evaluate(ctx.net, models, owns, shards, shards)
+        full = shards.cohort([0])
+        found[name] |= readouts.evaluate_full(ctx.net, models, full)
+    for model in ("accuracy/personal", "accuracy/global", "full/global"):
+        wins, loses = (found[n][f"{model}/outputs_all"] for n in ("wins", "loses"))
+        assert not wins.any()
+        assert torch.equal(loses, found["wins"][f"{model}/head_all"])
+        assert loses.any()
+    own = "accuracy/global/outputs_own"
+    assert torch.equal(found["loses"][own], found["loses"]["accuracy/global/head_own"])
+    assert not found["wins"][own].any()
+
+
+def test_vhl_in_a_run_is_read_out_by_the_first_or_by_all():
+    given = {"rounds": 1, "clients": 4, "net": "digits_linear", "participation": 1.0}
+    for chosen, rule in {"first": "head_all", "all": "outputs_all"}.items():
+        hp = TOY["vhl"] | {"test_outputs": chosen}
+        result = runs.run(papers.fedpg("digits", "vhl", hp=hp, **given))
+        rows = result.summary()
+        marked = rows[rows.is_paper_rule][["model", "rule", "data"]]
+        assert marked.to_numpy().tolist() == [["global", rule, "full"]]
+        assert rule in readouts.RULES
+    none = vhl.HP(virtual_per_class=0, test_outputs="all")
+    assert vhl.METHOD.rule(none).readout == "head_all"

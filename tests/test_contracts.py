@@ -115,6 +115,11 @@ KNOBS = {
         "fedavg",
         {"latent_weight": 10.0},
     ),
+    "vhl": (
+        {"virtual_per_class": 0},
+        "fedavg",
+        {"align_weight": 5.0},
+    ),
 }
 
 
