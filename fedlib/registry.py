@@ -27,6 +27,7 @@ METHODS = {
     "fedgen": "fedlib.baselines.fedgen",
     "ccvr": "fedlib.baselines.ccvr",
     "vhl": "fedlib.baselines.vhl",
+    "fedper": "fedlib.baselines.fedper",
 }
 
 

@@ -120,6 +120,7 @@ KNOBS = {
         "fedavg",
         {"align_weight": 5.0},
     ),
+    "fedper": ({"personal": "nothing"}, "fedavg", {"personal": "head"}),
 }
 
 
