@@ -28,6 +28,7 @@ METHODS = {
     "ccvr": "fedlib.baselines.ccvr",
     "vhl": "fedlib.baselines.vhl",
     "fedper": "fedlib.baselines.fedper",
+    "fedrep": "fedlib.baselines.fedrep",
 }
 
 

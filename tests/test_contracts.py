@@ -121,6 +121,7 @@ KNOBS = {
         {"align_weight": 5.0},
     ),
     "fedper": ({"personal": "nothing"}, "fedavg", {"personal": "head"}),
+    "fedrep": ({"personal": "nothing"}, "fedavg", {"head_epochs": 2}),
 }
 
 

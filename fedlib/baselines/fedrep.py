@@ -1,0 +1,92 @@
+r"""FedRep: FedPer's split, trained one part at a time.
+
+Collins et al., Exploiting Shared Representations for Personalized Federated Learning,
+ICML 2021.
+
+Symbols
+    phi   | server.model | [...]    | the global body
+    h_i   | mine.state   | [K, ...] | client i's head; with what it made of the body
+    phi_i | up.model     | [K, ...] | client i's body after its training
+    n_i   | up.samples   | [K]      | client i's number of training samples
+
+Box
+    1. broadcast: send the body.
+    2. client: with the body frozen, train its own head for some epochs of
+       cross-entropy.
+    3. client: with that head frozen, train the body; send the body, keep the head.
+    4. merge: the body is the weighted mean of the clients' bodies.
+
+Readings
+    Lengths: ``head_epochs`` and ``body_epochs`` of the client's data, whatever the run
+    sets for other methods; the paper trains the head many times for each time that it
+    trains the body, common libraries once each (default). A part of 0 epochs is not
+    trained.
+    Each phase shuffles in its own way and begins with a fresh optimiser.
+    Frozen means that the weights stay; BatchNorm statistics of the body follow the data
+    in both phases, as in common libraries, since both run in train mode.
+    What is personal, weights and prediction: as in FedPer. With ``personal="nothing"``
+    there is no head to train first, and one epoch of the body is FedAvg.
+"""
+
+from pydantic import Field
+from torch import Tensor
+
+from fedlib.averaging import start
+from fedlib.baselines import fedper
+from fedlib.baselines.fedavg import Client, Down, Up
+from fedlib.local import Losses, Shards
+from fedlib.losses import cross_entropy
+from fedlib.messages import as_model
+from fedlib.method import Context
+from fedlib.nets import State
+
+
+class HP(fedper.HP):
+    """Hyper-parameters of FedRep."""
+
+    head_epochs: int = Field(default=1, ge=0)
+    body_epochs: int = Field(default=1, ge=0)
+
+
+PRESETS = fedper.PRESETS
+
+
+def train_part(
+    ctx: Context, state: State, shards: Shards, part: str, free: frozenset[str]
+) -> tuple[State, dict[str, Tensor]]:
+    """Box 2 or 3: train the weights ``free`` of a cohort, with the others frozen."""
+    epochs = getattr(ctx.hp, f"{part}_epochs")
+    if not epochs or not free:
+        return state, {}
+    frozen = ctx.net.init_names() - free - ctx.net.buffers
+
+    def loss(state, x, y, extra):
+        state = {k: v.detach() if k in frozen else v for k, v in state.items()}
+        supervised = cross_entropy(ctx.net(state, x, train=True).logits, y)
+        return Losses(supervised, {f"{part}_supervised": supervised}, {})
+
+    settings = {"local_epochs": epochs, "local_steps": None}
+    training = ctx.training.model_copy(update=settings)
+    phase = "head " if part == "head" else ""
+    trained = ctx.train(state, shards, loss, training=training, phase=phase)
+    return trained.state, trained.terms
+
+
+def client(
+    ctx: Context, down: Down, mine: Client, shards: Shards
+) -> tuple[Client, Up, dict[str, Tensor]]:
+    """Box 2 and 3."""
+    own = fedper.own_names(ctx.net, ctx.hp.personal)
+    state, head_terms = train_part(
+        ctx, start(down.model, mine.state), shards, "head", own
+    )
+    shared = frozenset(ctx.net.init_names() - own)
+    state, body_terms = train_part(ctx, state, shards, "body", shared)
+    model = as_model(ctx.net, state, buffers=ctx.hp.buffers != "local")
+    up = Up(fedper.body(ctx, model), shards.sizes())
+    return Client(state), up, head_terms | body_terms
+
+
+METHOD = fedper.METHOD._replace(
+    name="fedrep", source="Collins et al., ICML 2021", hp=HP, client=client
+)
