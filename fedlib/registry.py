@@ -29,6 +29,7 @@ METHODS = {
     "vhl": "fedlib.baselines.vhl",
     "fedper": "fedlib.baselines.fedper",
     "fedrep": "fedlib.baselines.fedrep",
+    "fesem": "fedlib.baselines.fesem",
 }
 
 

@@ -8,16 +8,20 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from itertools import islice
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from sklearn.cluster import kmeans_plusplus
 from torch import Tensor
 
 from fedlib import nets, readouts, registry
+from fedlib.baselines import fesem
 from fedlib.local import Shards, Training, _batches
-from fedlib.messages import Size
+from fedlib.messages import Model, Size
 from fedlib.method import Context, Round, rounds
 from fedlib.nets import State
+from fedlib.rng import seed_of
 from tests.conftest import toy_context, toy_shards
 
 CLOSE = {"rtol": 0, "atol": 3e-6}
@@ -307,3 +311,199 @@ def test_a_phase_does_not_read_the_runs_local_epochs():
         runs.append(play(ctx, "fedrep", shards)[0].mine.state)
     assert_equal(runs[0], runs[1], rtol=0, atol=0)
     assert_equal(runs[0], runs[2], rtol=0, atol=0)
+
+
+# FeSEM: who belongs together
+
+
+def meet(
+    weights: list[float],
+    centres: list[float],
+    home: list[int],
+    *,
+    clients: list[int] | None = None,
+    samples: list[int] | None = None,
+    classes: list[int] | None = None,
+    **hp,
+) -> tuple[list[float], list[int]]:
+    """Merge clients of one weight each; return the centres and who is where."""
+    clients = list(range(len(weights))) if clients is None else clients
+    ctx = federation("fesem", len(home), clusters=len(centres), **hp)
+    known = torch.ones(len(weights), dtype=torch.bool)
+    up = fesem.Up(
+        Model({"w": torch.tensor(weights).view(-1, 1)}, {}, known),
+        torch.tensor(samples or [1] * len(weights)),
+        torch.tensor(clients),
+        torch.tensor(classes) if classes else {},
+    )
+    held = torch.tensor(centres).view(-1, 1)
+    kept = Model({"w": held}, {}, torch.ones(len(held), dtype=torch.bool))
+    server, _ = fesem.merge(ctx, fesem.Server(kept, torch.tensor(home)), up)
+    return server.centres.params["w"].flatten().tolist(), server.home.tolist()
+
+
+def test_expectation_and_maximisation_by_hand():
+    """1 and 2 are nearer to 0, 9 is nearer to 10; their means are 1.5 and 9.
+
+    By 1, 3 and 5 samples the first mean is (1 + 3 * 2) / 4.
+    """
+    seen = [0, 1, 1]  # all three have met before; the second changes sides
+    assert meet([1.0, 2.0, 9.0], [0.0, 10.0], seen) == ([1.5, 9.0], [0, 0, 1])
+    counted = {"samples": [1, 3, 5], "weighting": "samples"}
+    assert meet([1.0, 2.0, 9.0], [0.0, 10.0], seen, **counted)[0] == [1.75, 9.0]
+    assert meet([9.0, 1.0, 2.0], [0.0, 10.0], seen, clients=[2, 0, 1]) == (
+        [1.5, 9.0],
+        [0, 0, 1],
+    )
+
+
+@pytest.mark.parametrize(
+    ("weights", "centres", "home", "wanted"),
+    [
+        # all are nearest to 0; the farthest of them begins the other cluster
+        ([1.0, 2.0, 9.0], [0.0, 100.0], [0, 0, 1], ([1.5, 9.0], [0, 0, 1])),
+        # two clusters are empty: the farthest client, then the next one
+        (
+            [1.0, 2.0, 9.0],
+            [0.0, 90.0, 100.0],
+            [0, 0, 1],
+            ([1.0, 9.0, 2.0], [0, 2, 1]),
+        ),
+        # the farther client is alone in its cluster, and stays there
+        (
+            [1.0, 2.0, 70.0],
+            [0.0, 50.0, 100.0],
+            [0, 0, 1],
+            ([1.0, 70.0, 2.0], [0, 2, 1]),
+        ),
+        # nobody to spare: an empty cluster stays as it is
+        ([1.0, 60.0], [0.0, 50.0, 99.0], [0, 1], ([1.0, 60.0, 99.0], [0, 1, -1])),
+    ],
+)
+def test_empty_clusters_by_hand(weights, centres, home, wanted):
+    home = home + [-1] * (len(wanted[1]) - len(home))
+    assert meet(weights, centres, home) == wanted
+
+
+def test_absent_clients_keep_their_cluster_and_its_centre():
+    """Client 2 is away: its centre at 10 is not empty, and does not move."""
+    found = meet([1.0, 2.0], [0.0, 10.0], [0, 0, 1], clients=[0, 1])
+    assert found == ([1.5, 10.0], [0, 0, 1])
+
+
+def test_a_client_without_samples_joins_no_cluster():
+    found = meet([1.0, 9.0, 9.0], [0.0, 10.0], [0, 1, -1], samples=[1, 1, 0])
+    assert found == ([1.0, 9.0], [0, 1, -1])
+
+
+def test_fedprotos_clusters_count_classes():
+    """Two and three classes are below the mean of 3.25; distances do not matter."""
+    wanted = ([4.5, 6.0], [1, 0, 1, 0])
+    hp = {"classes": [4, 2, 4, 3], "assign": "class_count"}
+    found = meet([3.0, 1.0, 9.0, 8.0], [3.0, 9.0], [-1] * 4, **hp)
+    assert found == wanted
+    alike = meet([3.0, 1.0], [-7.0, 9.0], [-1] * 2, **(hp | {"classes": [2, 2]}))
+    assert alike == ([-7.0, 2.0], [1, 1])  # nobody is below the mean
+    with pytest.raises(ValueError, match="clusters: got 3, expected 2 under 'class_"):
+        federation("fesem", 2, assign="class_count", clusters=3)
+
+
+def test_fedprotos_clusters_in_a_run():
+    """Clients of one class and of four."""
+    shards = toy_shards([24, 24, 24, 24])
+    y = shards.y.clone()
+    y[:24], y[48:72] = 0, 1
+    ctx = federation("fesem", 4, assign="class_count")
+    last = play(ctx, "fesem", shards._replace(y=y), 2)[-1]
+    assert last.up.classes.tolist() == [1, 4, 1, 4]
+    assert last.server.home.tolist() == [0, 1, 0, 1]
+    plain = play(federation("fesem", 4), "fesem", shards, 1)[0]
+    assert plain.up.classes == {}
+
+
+def test_fesem_is_a_plain_loop():
+    """Three rounds: k-means++ on the first weights, then loops over clients."""
+    shards = disagreeing()
+    ctx = federation("fesem", 4)
+    mine = registry.method("fesem").init(ctx)[1]
+    held = [row(mine.state, k) for k in range(4)]
+    keys = held[0].keys()
+    centres: list[State] = []
+    for number, found in enumerate(play(ctx, "fesem", shards, 3), 1):
+        now = replace(ctx, round=number)
+        held = [
+            fit(now, held[k], shards, steps_of(now, shards, k), keys) for k in range(4)
+        ]
+        for k in range(4):
+            assert_equal(row(found.mine.state, k), held[k], **CLOSE)
+        if number == 1:
+            flat = [torch.cat([one[k].flatten() for k in keys]).numpy() for one in held]
+            seed = seed_of(ctx.seed, "k-means++") % 2**32
+            drawn = kmeans_plusplus(np.stack(flat), 2, random_state=seed)[1]
+            centres = [held[i] for i in drawn]
+        home = []
+        for one in held:
+            far = [
+                sum(float((one[k] - c[k]).double().square().sum()) for k in keys)
+                for c in centres
+            ]
+            home.append(far.index(min(far)))
+        assert found.server.home.tolist() == home
+        for c in (0, 1):
+            members = [one for one, h in zip(held, home, strict=True) if h == c]
+            centres[c] = average(members, [1.0] * len(members), keys)
+            assert_equal(row(found.server.centres.params, c), centres[c], **CLOSE)
+        held = [centres[h] for h in home]
+        models = registry.method("fesem").models(ctx, found.server, found.mine)
+        assert models.received is not None
+        for k in range(4):
+            assert_equal(row(models.received, k), held[k], **CLOSE)
+
+
+def test_fesem_finds_who_agrees():
+    """Two pairs of clients that call the classes differently."""
+    shards = disagreeing()
+    found = {}
+    for name in ("fedavg", "fesem"):
+        ctx = federation(name, 4)
+        history = play(ctx, name, shards, 5)
+        found[name] = accuracy(ctx, name, history[-1], shards)
+    home = history[-1].server.home.tolist()
+    assert home[0] == home[1] != home[2] == home[3]
+    assert found["fedavg"] < 0.6 < 0.9 < found["fesem"]
+    assert float(history[0].watched["changed"]) == 4
+    assert float(history[-1].watched["changed"]) == 0
+
+
+@pytest.mark.parametrize("net", ["digits_linear", "digits_bn"])
+def test_a_client_receives_one_centre(net):
+    """Nothing in round 1, then one model each, however many clusters there are."""
+    ctx = federation("fesem", 4, net=net, clusters=3)
+    first, second = play(ctx, "fesem", toy_shards([16, 16, 16, 16]), 2)
+    held = [v for v in ctx.net.module.state_dict().values()]
+    floats = sum(v.numel() for v in held if v.is_floating_point())
+    ints = sum(v.numel() for v in held if not v.is_floating_point())
+    assert first.sent["down/centre"] == Size(0, 0)
+    assert second.sent["down/centre"] == Size(4 * floats, 4 * ints)
+    assert second.sent["up/model"] == Size(4 * ctx.net.parameter_count(), 0)
+    assert second.sent["up/client"] == Size(0, 4)
+    assert "up/classes" not in second.sent
+
+
+@pytest.mark.parametrize("buffers", ["average", "local", "first"])
+def test_newcomers_start_from_their_own_weights(buffers):
+    """One of four clients a round, more clusters than have come so far."""
+    ctx = federation("fesem", 4, net="digits_bn", clusters=3, buffers=buffers)
+    fesem_method, shards = registry.method("fesem"), toy_shards([16, 16, 16, 16])
+    stepping = rounds(fesem_method, ctx, shards, participation=0.25)
+    begun = fesem_method.init(ctx)[1].state
+    met: set[int] = set()
+    for found in islice(stepping, 6):
+        (k,) = found.cohort
+        home = found.down.centre.home
+        assert {i for i in range(4) if home[i] >= 0} == met
+        start = found.down.centre.own(torch.arange(4), begun)
+        for i in set(range(4)) - met:
+            assert_equal(row(start, i), row(begun, i), rtol=0, atol=0)
+        met.add(k)
+    assert all(torch.isfinite(v).all() for v in found.server.centres.params.values())

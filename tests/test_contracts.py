@@ -122,6 +122,7 @@ KNOBS = {
     ),
     "fedper": ({"personal": "nothing"}, "fedavg", {"personal": "head"}),
     "fedrep": ({"personal": "nothing"}, "fedavg", {"head_epochs": 2}),
+    "fesem": ({"clusters": 1, "weighting": "samples"}, "fedavg", {"clusters": 3}),
 }
 
 
