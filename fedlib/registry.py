@@ -30,6 +30,7 @@ METHODS = {
     "fedper": "fedlib.baselines.fedper",
     "fedrep": "fedlib.baselines.fedrep",
     "fesem": "fedlib.baselines.fesem",
+    "fedfa": "fedlib.baselines.fedfa",
 }
 
 

@@ -123,6 +123,11 @@ KNOBS = {
     "fedper": ({"personal": "nothing"}, "fedavg", {"personal": "head"}),
     "fedrep": ({"personal": "nothing"}, "fedavg", {"head_epochs": 2}),
     "fesem": ({"clusters": 1, "weighting": "samples"}, "fedavg", {"clusters": 3}),
+    "fedfa": (
+        {"anchor_weight": 0.0, "calibration_rate": 0.0},
+        "fedavg",
+        {"anchor_weight": 1.0},
+    ),
 }
 
 

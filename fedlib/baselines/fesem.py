@@ -26,7 +26,8 @@ Readings
     without samples joins none.
     Weights of the mean: ``weighting="uniform"`` (the paper), or by samples.
     Clusters: ``assign="class_count"`` is FedProto's released code, which looks at no
-    distance: clients with fewer classes than the mean client, and the others.
+    distance: clients with fewer classes than the mean of the cohort, and the others
+    (further clusters stay empty).
     Prediction: the client's own centre.
 
 Traffic
@@ -37,7 +38,7 @@ Traffic
 from typing import Any, Literal, NamedTuple
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from sklearn.cluster import kmeans_plusplus
 from torch import Tensor
 
@@ -46,13 +47,13 @@ from fedlib.baselines import fedavg
 from fedlib.baselines.fedavg import Client
 from fedlib.embed import owned
 from fedlib.local import Shards
-from fedlib.messages import Model, as_model
+from fedlib.messages import Model, as_model, sizes
 from fedlib.method import Context
 from fedlib.nets import State
 from fedlib.protos import Weighting
 from fedlib.readouts import Models, Rule
 from fedlib.rng import seed_of
-from fedlib.tree import stack, take, tree_map
+from fedlib.tree import put, stack, take, tree_map
 
 
 class HP(fedavg.HP):
@@ -62,47 +63,35 @@ class HP(fedavg.HP):
     clusters: int = Field(default=2, ge=1)  # C
     assign: Literal["nearest", "class_count"] = "nearest"
 
-    @model_validator(mode="after")
-    def _legal(self) -> "HP":
-        if self.assign == "class_count" and self.clusters != 2:
-            got = self.clusters
-            raise ValueError(f"clusters: got {got}, expected 2 under 'class_count'")
-        return self
-
 
 PRESETS: dict[str, dict[str, dict]] = {}  # GFPL's table gives no setting
 
 
-class Centres(NamedTuple):
-    """Every cluster's model; a client gets its own of them."""
+class Server(NamedTuple):
+    """What the server keeps; a client sees its own centre only."""
 
-    state: State  # [C, ...]
-    home: Tensor  # [N] int64, -1 for none
+    centres: Model  # [C, ...]
+    home: Tensor  # [N] int64, each client's cluster; -1 for none
 
     def sent(self) -> tuple[int, int]:
         """Return the floats and integers of one centre, once there are any."""
-        there = bool((self.home >= 0).any())
-        each = [(v[0].numel(), v.is_floating_point()) for v in self.state.values()]
-        floats = sum(size for size, real in each if real)
-        return there * floats, there * (sum(size for size, _ in each) - floats)
+        one = tree_map(lambda x: x[0], self.centres)
+        known = (self.home >= 0).any()
+        found = sizes(fedavg.Down(one._replace(known=known))).values()
+        return sum(s.floats for s in found), sum(s.ints for s in found)
 
     def own(self, clients: Tensor, mine: State) -> State:
         """Return clients' centres ``[K, ...]``, or of ``mine`` what they lack."""
-        home = self.home[clients]
-        return {
-            k: torch.where(
-                (home >= 0).view(-1, *[1] * (v.ndim - 1)), self.state[k][home], v
-            )
-            if k in self.state
-            else v
-            for k, v in mine.items()
-        }
+        rows = (self.home[clients] >= 0).nonzero().squeeze(1)
+        state = self.centres.state
+        theirs = take(state, self.home[clients[rows]])
+        return mine | put({k: mine[k] for k in state}, rows, theirs)
 
 
 class Down(NamedTuple):
     """To every client."""
 
-    centre: Centres
+    centre: Server  # of which its own centre travels
 
 
 class Up(NamedTuple):
@@ -112,13 +101,6 @@ class Up(NamedTuple):
     samples: Tensor  # [K] int64
     client: Tensor  # [K] int64, the client's number
     classes: Any  # [K] int64, number of its classes; {} where nobody asks
-
-
-class Server(NamedTuple):
-    """What the server keeps."""
-
-    centres: Model  # [C, ...]
-    home: Tensor  # [N] int64
 
 
 def init(ctx: Context) -> tuple[Server, Client]:
@@ -131,7 +113,7 @@ def init(ctx: Context) -> tuple[Server, Client]:
 
 def broadcast(ctx: Context, server: Server) -> Down:
     """Box 1."""
-    return Down(Centres(server.centres.state, server.home))
+    return Down(server)
 
 
 def client(
@@ -142,28 +124,21 @@ def client(
     begin = Client(down.centre.own(clients, mine.state))
     nothing = fedavg.Down(Model({}, {}, torch.tensor(False)))
     mine, up, terms = fedavg.client(ctx, nothing, begin, shards)
-    count = ctx.hp.assign == "class_count"
-    classes = owned(shards, ctx.classes).sum(1) if count else {}
+    asked = ctx.hp.assign == "class_count"
+    classes = owned(shards, ctx.classes).sum(1) if asked else {}
     return mine, Up(up.model, up.samples, clients, classes), terms
 
 
-def distances(params: State, centres: State) -> Tensor:
-    """Return squared distances ``[K, C]`` of weights to centres."""
-
-    def to(centre: State) -> Tensor:
-        each = [(v - centre[k]).square().flatten(1).sum(1) for k, v in params.items()]
-        return torch.stack(each).sum(0)
-
-    count = len(next(iter(centres.values())))
-    return torch.stack([to(take(centres, c)) for c in torch.arange(count)], 1)
+def flat(model: Model) -> Tensor:
+    """Return stacked models as rows of weights ``[K, P]``."""
+    return torch.cat([v.flatten(1) for v in model.params.values()], 1)
 
 
 def first_centres(ctx: Context, models: Model) -> Model:
     """Draw centres ``[C, ...]`` from models ``[K, ...]``; again where K < C."""
-    flat = torch.cat([v.flatten(1) for v in models.params.values()], 1).numpy()
+    rows, count = flat(models).numpy(), ctx.hp.clusters
     seed = seed_of(ctx.seed, "k-means++") % 2**32
-    count = ctx.hp.clusters
-    _, drawn = kmeans_plusplus(flat, min(count, len(flat)), random_state=seed)
+    _, drawn = kmeans_plusplus(rows, min(count, len(rows)), random_state=seed)
     return take(
         models, torch.tensor([int(drawn[c % len(drawn)]) for c in range(count)])
     )
@@ -171,10 +146,10 @@ def first_centres(ctx: Context, models: Model) -> Model:
 
 def fill_empty(home: Tensor, clients: Tensor, distance: Tensor) -> Tensor:
     """Return homes ``[N]`` where no cluster is empty that a client of K can fill."""
-    home = home.clone()
+    home, count = home.clone(), distance.shape[1]
     far = distance.gather(1, home[clients].unsqueeze(1)).squeeze(1)
-    for cluster in range(distance.shape[1]):
-        size = home[home >= 0].bincount(minlength=distance.shape[1])
+    for cluster in range(count):
+        size = home[home >= 0].bincount(minlength=count)
         spare = size[home[clients]] > 1
         if not size[cluster] and spare.any():
             home[clients[torch.where(spare, far, -1.0).argmax()]] = cluster
@@ -183,33 +158,33 @@ def fill_empty(home: Tensor, clients: Tensor, distance: Tensor) -> Tensor:
 
 def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
     """Box 3 and 4; in the order of the clients' numbers."""
-    hp: HP = ctx.hp
     order = up.client.argsort()
     up = take(up, order[up.samples[order] > 0])
-    centres, before = server.centres, server.home
-    if hp.assign == "class_count":
-        nearest = (up.classes >= up.classes.double().mean()).long()
-        home = before.index_copy(0, up.client, nearest)
+    centres, before = server
+    if ctx.hp.assign == "class_count":
+        more = (up.classes >= up.classes.double().mean()).long()
+        home = before.index_copy(0, up.client, more.clamp(max=ctx.hp.clusters - 1))
     else:
         if (before < 0).all():
             centres = first_centres(ctx, up.model)
-        distance = distances(up.model.params, centres.params)
+        exact = "donot_use_mm_for_euclid_dist"
+        distance = torch.cdist(flat(up.model), flat(centres), compute_mode=exact)
         home = before.index_copy(0, up.client, distance.argmin(1))
         home = fill_empty(home, up.client, distance)
-    weight = client_weights(up.samples, hp.weighting)
+    weight = client_weights(up.samples, ctx.hp.weighting)
     moved = []
-    for cluster in range(hp.clusters):
+    for cluster in range(ctx.hp.clusters):
         share = weight * (home[up.client] == cluster)
         centre = take(centres, torch.tensor(cluster))
-        moved.append(
-            mean_model(up.model, share, centre, hp.buffers) if share.any() else centre
-        )
+        if share.any():
+            centre = mean_model(up.model, share, centre, ctx.hp.buffers)
+        moved.append(centre)
     return Server(stack(moved), home), {"changed": (home != before).sum().float()}
 
 
 def models(ctx: Context, server: Server, mine: Client) -> Models:
     """Return the clients' models after training, and each one's own centre."""
-    received = broadcast(ctx, server).centre.own(torch.arange(ctx.clients), mine.state)
+    received = server.own(torch.arange(ctx.clients), mine.state)
     return Models(mine.state, None, None, received=received)
 
 

@@ -1,0 +1,217 @@
+r"""FedFA: feature anchors that embeddings and classifiers of all clients share.
+
+Zhou, Zhang and Tsang, FedFA: Federated Learning with Feature Anchors to Align Features
+and Classifiers for Heterogeneous Data, IEEE Transactions on Mobile Computing, 2023
+(arXiv 2211.09299).
+
+Symbols
+    w       | server.model   | [...]    | the global model
+    a_c     | server.anchors | [C, d]   | feature anchor of class c
+    a_i_c   | up.anchors     | [K, C, d]| client i's anchors after its training
+    f       | out.high       | [B, d]   | embeddings of a batch
+    n_c     | mates          | [B]      | samples of a sample's class in its batch
+    lambda  | anchor_weight  | []       | weight of the pull
+    n_i     | up.samples     | [K]      | client i's number of training samples
+
+Box
+    1. broadcast: send the global model and the anchors.
+    2. client: minimise cross-entropy + lambda / C * (sum over the batch of the squared
+       distance of an embedding to its class's anchor, divided by n_c).
+    3. client, after each batch: calibrate the head by one step of Adam on the
+       cross-entropy of all C anchors, anchor c having label c.
+    4. client, after each epoch: its anchor of a class that it saw becomes 0.5 of itself
+       + 0.5 of the mean over batches of the class's mean embedding.
+    5. client: send the model and its anchors; the anchor of a class that it lacks is
+       the one that it received.
+    6. merge: average the models, and the anchors, by samples.
+
+Readings
+    First anchors: unit vectors along different axes, or at random where there are more
+    classes than dimensions.
+    The pull and the calibration use the anchors as received until the round ends.
+    Mean over batches: over those that hold the class. ``batch_means="all"`` is the
+    released code: the sum is divided by the number of all batches, which draws the
+    anchor of a class that few batches hold towards 0. Embeddings are those of the
+    training steps, before each update.
+    Calibration: each step is the first of a fresh Adam, which moves every weight by the
+    rate against the sign of its gradient; in the released code one Adam goes on until
+    the round ends. Dropout in the head is off. A rate of 0 calibrates nothing.
+    A run with ``local_steps`` is one epoch. Learning rate, its decay and weight decay
+    are the run's. Weights of the mean and BatchNorm statistics as in FedAvg.
+"""
+
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from fedlib import heads
+from fedlib.averaging import client_weights, mean_model, start
+from fedlib.baselines import fedavg
+from fedlib.baselines.fedavg import Client
+from fedlib.local import Losses, Shards
+from fedlib.losses import cross_entropy
+from fedlib.messages import Model, as_model
+from fedlib.method import Context, Counted
+from fedlib.nets import State
+from fedlib.protos import Protos
+from fedlib.readouts import Models
+from fedlib.rng import generator
+from fedlib.tree import tree_map
+
+
+class HP(fedavg.HP):
+    """Hyper-parameters of FedFA."""
+
+    anchor_weight: float = Field(default=0.1, ge=0)  # lambda
+    anchor_momentum: float = Field(default=0.5, ge=0, le=1)
+    batch_means: Literal["held", "all"] = "held"
+    calibration_rate: float = Field(default=1e-3, ge=0)
+
+
+PRESETS: dict[str, dict[str, dict]] = {}  # GFPL's table gives no setting
+
+
+class Server(NamedTuple):
+    """What the server keeps, and sends to every client."""
+
+    model: Model
+    anchors: Tensor  # [C, d]
+
+
+class Up(NamedTuple):
+    """From each client, stacked over the cohort."""
+
+    model: Model
+    anchors: Tensor  # [K, C, d]
+    samples: Tensor  # [K] int64
+
+
+def init(ctx: Context) -> tuple[Server, Client]:
+    """Draw the model; anchors are unit vectors, at right angles where there is room."""
+    server, mine = fedavg.init(ctx)
+    size = ctx.net.embedding_sizes()[1]
+    draw = generator(ctx.seed, "init", "anchors")
+    anchors = F.normalize(torch.randn(ctx.classes, size, generator=draw))
+    if size >= ctx.classes:
+        anchors = torch.eye(ctx.classes, size)
+    return Server(server.model, anchors), mine
+
+
+def broadcast(ctx: Context, server: Server) -> Server:
+    """Box 1."""
+    sent = fedavg.broadcast(ctx, fedavg.Server(server.model))
+    return server._replace(model=sent.model)
+
+
+def mates(y: Tensor) -> Tensor:
+    """Return for each sample how many of its batch have its class, ``[B]``."""
+    return (y.unsqueeze(1) == y).sum(1)
+
+
+def pull(z: Tensor, y: Tensor, anchors: Tensor) -> Tensor:
+    """Return the mean over classes of the mean squared distance to their anchors."""
+    return ((z - anchors[y]).square().sum(1) / mates(y)).sum() / len(anchors)
+
+
+def calibrate(ctx: Context, state: State, anchors: Tensor) -> State:
+    """Box 3: return the head after the first step of an Adam."""
+
+    def loss(head):
+        logits = ctx.net.head(head, anchors)
+        return cross_entropy(logits, torch.arange(len(anchors)))
+
+    head = ctx.net.head_state(state)
+    gradient = torch.func.grad(loss)(head)
+    rate = ctx.hp.calibration_rate
+    return heads.within(
+        {k: head[k] - rate * g / (g.abs() + 1e-8) for k, g in gradient.items()}
+    )
+
+
+def moved(anchors: Tensor, seen: Protos, hp: HP) -> Tensor:
+    """Box 4: anchors ``[K, C, d]`` after an epoch of which ``seen`` is the tally."""
+    total = seen.mean * seen.count.unsqueeze(-1)
+    batches = total[..., -2:-1]  # [K, C, 1] those that hold the class
+    if hp.batch_means == "all":
+        batches = total[..., -1:].sum(1, keepdim=True)  # [K, 1, 1]
+    mean = total[..., :-2] / batches.clamp(min=1)
+    mixed = hp.anchor_momentum * anchors + (1 - hp.anchor_momentum) * mean
+    return torch.where(seen.known.unsqueeze(-1), mixed, anchors)
+
+
+def client(
+    ctx: Context, down: Server, mine: Client, shards: Shards
+) -> tuple[Client, Up, dict[str, Tensor]]:
+    """Box 2 to 5, an epoch at a time, through which the optimiser goes on."""
+    hp: HP = ctx.hp
+
+    def loss(state, x, y, extra):
+        out = ctx.net(state, x, train=True)
+        terms = {
+            "supervised": cross_entropy(out.logits, y),
+            "pull": pull(out.high, y, down.anchors),
+        }
+        total = terms["supervised"] + hp.anchor_weight * terms["pull"]
+        # Summed over samples of a class: batch means, and batches that hold the class;
+        # over all samples: batches
+        own = mates(y).unsqueeze(1)
+        tally = torch.cat(
+            [out.high / own, 1 / own, 1 / torch.full_like(own, len(y))], 1
+        )
+        return Losses(total, terms, {"batches": tally})
+
+    def after_step(state, extra):
+        return calibrate(ctx, state, down.anchors)
+
+    anchors = down.anchors.expand(len(shards.index), *down.anchors.shape)
+    epochs = 1 if ctx.training.local_steps else ctx.training.local_epochs
+    state, terms = start(down.model, mine.state), []
+    moments = ctx.blank_moments(state) if epochs > 1 else None
+    options = {
+        "after_step": after_step if hp.calibration_rate else None,
+        "training": ctx.training.model_copy(update={"local_epochs": 1}),
+    }
+    for epoch in range(epochs):
+        phase = f"epoch {epoch} " if epoch else ""  # each shuffles in its own way
+        trained = ctx.train(
+            state, shards, loss, phase=phase, moments=moments, **options
+        )
+        state, moments = trained.state, trained.moments or None
+        anchors = moved(anchors, trained.protos["batches"], hp)
+        terms.append(trained.terms)
+    model = as_model(ctx.net, state, buffers=hp.buffers != "local")
+    mean = tree_map(lambda *each: torch.stack(each).mean(0), *terms)
+    return Client(state), Up(model, anchors, shards.sizes()), mean
+
+
+def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
+    """Box 6."""
+    weight = client_weights(up.samples, ctx.hp.weighting)
+    share = (weight / weight.sum()).to(up.anchors.dtype)
+    anchors = torch.einsum("k,kcd->cd", share, up.anchors)
+    return Server(
+        mean_model(up.model, weight, server.model, ctx.hp.buffers), anchors
+    ), {}
+
+
+def models(ctx: Context, server: Server, mine: Client) -> Models:
+    """Return FedAvg's models, with the anchors as prototypes of all classes."""
+    found = fedavg.models(ctx, fedavg.Server(server.model), mine)
+    every = torch.ones(ctx.classes, dtype=torch.int64)
+    return found._replace(protos=Protos(server.anchors, every))
+
+
+METHOD = fedavg.METHOD._replace(
+    name="fedfa",
+    source="Zhou et al., TMC 2023",
+    hp=HP,
+    init=init,
+    broadcast=broadcast,
+    client=client,
+    merge=merge,
+    models=models,
+    counted=(Counted("up", "model"), Counted("up", "anchors")),
+)
