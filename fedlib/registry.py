@@ -31,6 +31,7 @@ METHODS = {
     "fedrep": "fedlib.baselines.fedrep",
     "fesem": "fedlib.baselines.fesem",
     "fedfa": "fedlib.baselines.fedfa",
+    "fedrcl": "fedlib.baselines.fedrcl",
 }
 
 

@@ -4,6 +4,7 @@ The loops train one client at a time with torch's own optimisers; they share not
 with the library but the order of the batches and the forward pass of a net.
 """
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -16,11 +17,12 @@ from sklearn.cluster import kmeans_plusplus
 from torch import Tensor
 
 from fedlib import nets, readouts, registry
-from fedlib.baselines import fesem
+from fedlib.baselines import fedfa, fedper, fedrcl, fesem
 from fedlib.local import Shards, Training, _batches
 from fedlib.messages import Model, Size
 from fedlib.method import Context, Round, rounds
 from fedlib.nets import State
+from fedlib.protos import class_sums, from_sums
 from fedlib.rng import seed_of
 from tests.conftest import toy_context, toy_shards
 
@@ -133,10 +135,11 @@ CONVOLUTIONS = {"low.0.weight", "low.0.bias", "low.3.weight", "low.3.bias"}
 def test_which_layers_are_personal(net, shape, head, linear):
     """Every name of the net's layers is on one side; BatchNorm goes with the body."""
     built = nets.build(net, shape, 4)
-    own_names = registry.import_module("fedlib.baselines.fedper").own_names
-    for which, layers in {"head": head, "linear": linear, "nothing": []}.items():
+    every: dict[fedper.Personal, list[str]]
+    every = {"head": head, "linear": linear, "nothing": []}
+    for which, layers in every.items():
         wanted = {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
-        assert own_names(built, which) == wanted
+        assert fedper.own_names(built, which) == wanted
 
 
 @pytest.mark.parametrize("name", ["fedper", "fedrep"])
@@ -507,3 +510,340 @@ def test_newcomers_start_from_their_own_weights(buffers):
             assert_equal(row(start, i), row(begun, i), rtol=0, atol=0)
         met.add(k)
     assert all(torch.isfinite(v).all() for v in found.server.centres.params.values())
+
+
+# FedFA: anchors
+
+
+def test_the_pull_by_hand():
+    """Squared distances 0 and 4 in a class of two, 4 in one of one, 3 classes.
+
+    (0 / 2 + 4 / 2 + 4 / 1) / 3 = 2. By sample: 2 (z - a) / (n_c C).
+    """
+    z = torch.tensor([[1.0, 0.0], [3.0, 0.0], [0.0, 2.0]], requires_grad=True)
+    anchors = torch.tensor([[1.0, 0.0], [0.0, 0.0], [5.0, 5.0]])
+    found = fedfa.pull(z, torch.tensor([0, 0, 1]), anchors)
+    assert float(found.detach()) == pytest.approx(2.0)
+    (gradient,) = torch.autograd.grad(found, z)
+    wanted = torch.tensor([[0.0, 0.0], [2 * 2 / 2 / 3, 0.0], [0.0, 2 * 2 / 3]])
+    torch.testing.assert_close(gradient, wanted)
+
+
+@pytest.mark.parametrize(
+    ("batch_means", "wanted"), [("held", [2.0, 3.5, 1.0]), ("all", [2.0, 2.0, 1.0])]
+)
+def test_anchors_move_by_hand(batch_means, wanted):
+    """Two batches: class 0 has means 2 and 4; class 1 only the second one's 6.
+
+    Means 3 and 6, or (2 + 4) / 2 and 6 / 2 by the number of batches; half way there
+    from 1. Class 2 is not there.
+    """
+    rows = [
+        (1.0, 0, 2, 2),
+        (3.0, 0, 2, 2),
+        (4.0, 0, 1, 3),
+        (5.0, 1, 2, 3),
+        (7.0, 1, 2, 3),
+    ]
+    z = torch.tensor([[[v / own, 1 / own, 1 / size] for v, _, own, size in rows]])
+    sums = class_sums(z, torch.tensor([[label for _, label, _, _ in rows]]), 3)
+    hp = fedfa.HP(batch_means=batch_means)
+    found = fedfa.moved(torch.ones(1, 3, 1), from_sums(*sums), hp)
+    assert found.flatten().tolist() == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("net", ["digits_linear", "digits_cnn"])
+def test_calibration_is_the_first_step_of_torchs_adam(net):
+    """Heads of one and of two layers; every weight moves by the rate."""
+    ctx = federation("fedfa", 1, net=net, calibration_rate=0.01)
+    state = ctx.net.init(torch.Generator().manual_seed(0))
+    anchors = torch.rand(4, 32, generator=torch.Generator().manual_seed(1))
+    found = fedfa.calibrate(ctx, state, anchors)
+    head = {k: v.clone().requires_grad_() for k, v in ctx.net.head_state(state).items()}
+    stepper = torch.optim.Adam(list(head.values()), lr=0.01)
+    F.cross_entropy(ctx.net.head(head, anchors), torch.arange(4)).backward()
+    stepper.step()
+    wanted = {f"head.{k}": v.detach() for k, v in head.items()}
+    assert_equal(found, wanted, rtol=0, atol=1e-6)
+    for key, value in found.items():
+        apart = (value - state[key]).abs()
+        still = head[key.removeprefix("head.")].grad == 0  # behind a dead ReLU
+        assert bool(((apart - 0.01).abs() < 1e-4)[~still].all())
+
+
+@pytest.mark.parametrize("batch_means", ["held", "all"])
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_fedfa_is_a_plain_loop(batch_means, epochs):
+    """Two rounds: the pull, Adam on the head after each batch, anchors by epoch."""
+    training = Training(learning_rate=0.1, local_epochs=epochs)
+    ctx = federation("fedfa", 3, training=training, batch_means=batch_means)
+    ctx = replace(ctx, hp=ctx.hp.model_copy(update={"calibration_rate": 0.01}))
+    shards = toy_shards(SIZES)
+    server, mine = registry.method("fedfa").init(ctx)
+    held, anchors = [row(mine.state, k) for k in range(3)], server.anchors
+    once = replace(ctx, training=training.model_copy(update={"local_epochs": 1}))
+    for number, found in enumerate(play(ctx, "fedfa", shards, 2), 1):
+        now = replace(once, round=number)
+        trained, own_anchors = [], []
+        for k in range(3):
+            seen: list[tuple[Tensor, Tensor]] = []
+
+            def more(out, y, fixed=anchors, seen=seen):
+                seen.append((out.high.detach(), y))
+                total = torch.zeros(())
+                for z, label in zip(out.high, y.tolist(), strict=True):
+                    size = y.tolist().count(label)
+                    total = total + (z - fixed[label]).square().sum() / size
+                return 0.1 * total / 4
+
+            def after(weights, fixed=anchors):
+                head = {key: weights[key].detach().requires_grad_() for key in HEAD}
+                adam = torch.optim.Adam(list(head.values()), lr=0.01)
+                with torch.enable_grad():
+                    logits = fixed @ head["head.0.weight"].T + head["head.0.bias"]
+                    F.cross_entropy(logits, torch.arange(4)).backward()
+                adam.step()  # in place of the weights, whose memory this is
+                return None
+
+            parts = [
+                steps_of(now, shards, k, f"epoch {e} " if e else "")
+                for e in range(epochs)
+            ]
+            everything = held[k].keys()
+            batches = [rows for part in parts for rows in part]
+            trained.append(fit(now, held[k], shards, batches, everything, more, after))
+            mine_now = anchors.clone()
+            for part in parts:
+                epoch, seen = seen[: len(part)], seen[len(part) :]
+                for c in range(4):
+                    means = [z[y == c].mean(0) for z, y in epoch if (y == c).any()]
+                    if means:
+                        count = len(means) if batch_means == "held" else len(epoch)
+                        mean = torch.stack(means).sum(0) / count
+                        mine_now[c] = 0.5 * mine_now[c] + 0.5 * mean
+            own_anchors.append(mine_now)
+            assert_equal(row(found.mine.state, k), trained[k], rtol=0, atol=1e-5)
+            torch.testing.assert_close(found.up.anchors[k], mine_now, rtol=0, atol=1e-5)
+        shared = average(trained, SIZES, trained[0].keys())
+        each = [{"anchors": a} for a in own_anchors]
+        anchors = average(each, SIZES, ["anchors"])["anchors"]
+        assert_equal(found.server.model.params, shared, rtol=0, atol=1e-5)
+        torch.testing.assert_close(found.server.anchors, anchors, rtol=0, atol=1e-5)
+        held = [shared for _ in range(3)]
+
+
+def test_first_anchors_are_unit_vectors():
+    """At right angles in 32 dimensions for 4 classes; at random for 40."""
+    few = registry.method("fedfa").init(federation("fedfa", 2))[0].anchors
+    torch.testing.assert_close(few @ few.T, torch.eye(4))
+    ctx = federation("fedfa", 2, classes=40)
+    many = registry.method("fedfa").init(ctx)[0].anchors
+    assert many.shape == (40, 32)
+    torch.testing.assert_close(many.norm(dim=1), torch.ones(40))
+    assert len(many.unique(dim=0)) == 40
+    assert torch.equal(many, registry.method("fedfa").init(ctx)[0].anchors)
+
+
+def test_anchors_travel_whole_with_the_model():
+    """GFPL: the model and C * d floats; a net with dropout before its head."""
+    x = torch.rand(6, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    index = [torch.arange(4), torch.arange(4, 6)]
+    shards = Shards(x, torch.tensor([0, 1, 2, 3, 9, 9]), index, [0, 1])
+    net = nets.build("mnist_cnn", (1, 28, 28), 10, "raw")
+    ctx = replace(federation("fedfa", 2), net=net, classes=10)
+    one, again = (play(ctx, "fedfa", shards)[0] for _ in range(2))
+    for way in ("up", "down"):
+        assert one.sent[f"{way}/model"] == Size(2 * 21_840, 0)
+        assert one.sent[f"{way}/anchors"] == Size(2 * 10 * 50, 0)
+    assert {c.field for c in registry.method("fedfa").counted} == {"model", "anchors"}
+    assert_equal(one.mine.state, again.mine.state, rtol=0, atol=0)
+    first = registry.method("fedfa").init(ctx)[0].anchors
+    assert torch.equal(one.up.anchors[1, :9], first[:9])  # classes it does not have
+    assert not torch.equal(one.up.anchors[1, 9], first[9])
+
+
+def test_anchors_are_averaged_by_samples_by_hand():
+    """Anchors 1 and 5 of 10 and 30 samples: 4; a client without samples counts not."""
+    ctx = federation("fedfa", 3)
+    first = play(ctx, "fedfa", toy_shards([10, 30, 0]))[0]
+    before = registry.method("fedfa").init(ctx)[0].anchors
+    assert torch.equal(first.up.anchors[2], before)
+    each = torch.tensor([1.0, 5.0, 9.0]).view(3, 1, 1).expand(3, 4, 32)
+    server, _ = fedfa.merge(ctx, first.server, first.up._replace(anchors=each))
+    torch.testing.assert_close(server.anchors, torch.full((4, 32), 4.0))
+
+
+def test_a_stronger_pull_and_calibration_do_what_they_say():
+    """Embeddings end nearer to the anchors; the head tells anchors apart."""
+    shards = toy_shards([64, 64])
+    found = {}
+    for weight, rate in ((0.0, 0.0), (2.0, 0.0), (0.0, 0.05)):
+        ctx = federation("fedfa", 2, anchor_weight=weight, calibration_rate=rate)
+        last = play(ctx, "fedfa", shards, 3)[-1]
+        state, anchors = row(last.mine.state, 0), last.down.anchors
+        index = shards.index[0]
+        z = ctx.net(state, shards.x[index]).high
+        far = float((z - anchors[shards.y[index]]).square().sum(1).mean())
+        logits = ctx.net.head(ctx.net.head_state(state), anchors)
+        wrong = float(F.cross_entropy(logits, torch.arange(4)))
+        found[weight, rate] = (far, wrong)
+    (far, wrong), pulled, calibrated = found.values()
+    assert pulled[0] < 0.5 * far
+    assert calibrated[1] < 0.5 * wrong
+
+
+# FedRCL: the relaxed contrast
+
+
+def value_of(one: Tensor) -> float:
+    return float(one.detach())
+
+
+def relaxed(z: Tensor, y: Tensor, tau: float, edge: float) -> tuple[Tensor, Tensor]:
+    """Both terms of one level by loops over samples, with two negatives."""
+    unit = [one / one.norm() for one in z]
+    total = [torch.zeros(()), torch.zeros(())]
+    for i, label in enumerate(y.tolist()):
+        same = [(unit[i] @ v, j) for j, v in enumerate(unit) if int(y[j]) == label]
+        others = [unit[i] @ v for j, v in enumerate(unit) if int(y[j]) != label]
+        positive = min((s for s, _ in same), key=value_of)
+        hard = sorted(others, key=value_of)[-2:]
+        if hard:
+            scores = torch.stack([positive, *hard]) / tau
+            total[0] = total[0] - torch.log_softmax(scores, 0)[0]
+        mates = [s for s, j in same if j != i]
+        if mates:
+            least = min(mates, key=value_of)
+            least = least if value_of(least) >= edge else torch.tensor(-1.0)
+            scores = torch.stack([torch.tensor(1.0), least]) / tau
+            total[1] = total[1] - torch.log_softmax(scores, 0)[0]
+    return total[0] / len(y), total[1] / len(y)
+
+
+def test_the_relaxed_contrast_by_hand():
+    """Two samples of a class at one place, one of another at a right angle; tau 1.
+
+    L_scl: log(1 + 1/e) twice and, with two negatives, log(1 + 2/e); L_pen: log 2 twice
+    and nothing; over three samples. Length does not matter.
+    """
+    z = torch.tensor([[1.0, 0.0], [3.0, 0.0], [0.0, 2.0]])
+    hp = fedrcl.HP(temperature=1.0)
+    found = fedrcl.contrast(z, torch.tensor([0, 0, 1]), hp)
+    e = math.e
+    wanted = (2 * math.log(1 + 1 / e) + math.log(1 + 2 / e)) / 3, 2 * math.log(2) / 3
+    assert [float(v) for v in found] == pytest.approx(wanted)
+    single = fedrcl.contrast(
+        z, torch.tensor([0, 0, 1]), fedrcl.HP(temperature=1.0, negatives=1)
+    )
+    assert float(single[0]) == pytest.approx(math.log(1 + 1 / e))
+
+
+def test_only_what_has_collapsed_is_pushed_apart():
+    """A class at cosine 0.8 and one at 0.6, on either side of 0.7.
+
+    The pair at 0.8 moves apart; the pair at 0.6 counts log(1 + e^-2) and stays.
+    """
+    z = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, -1.0], [0.8, -0.6]])
+    z.requires_grad_()
+    y, hp = torch.tensor([0, 0, 1, 1]), fedrcl.HP(temperature=1.0)
+    _, apart = fedrcl.contrast(z, y, hp)
+    wanted = (math.log(1 + math.exp(-0.2)) + math.log(1 + math.exp(-2))) / 2
+    assert float(apart.detach()) == pytest.approx(wanted)
+    (gradient,) = torch.autograd.grad(apart, z)
+    assert gradient[2:].abs().max() == 0
+    nearer = (z[0] * gradient[1]).sum() + (z[1] * gradient[0]).sum()
+    assert nearer > 0  # descent lowers their inner product
+    loose = fedrcl.contrast(z.detach(), y, fedrcl.HP(temperature=1.0, threshold=0.5))
+    wanted = (math.log(1 + math.exp(-0.2)) + math.log(1 + math.exp(-0.4))) / 2
+    assert float(loose[1]) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("labels", [[0, 0, 0], [0, 1, 2], [0], [0, 1]])
+def test_batches_without_mates_or_strangers(labels):
+    z = torch.randn(len(labels), 5, generator=torch.Generator().manual_seed(0))
+    z.requires_grad_()
+    y = torch.tensor(labels)
+    found = fedrcl.contrast(z, y, fedrcl.HP())
+    for one, wanted in zip(found, relaxed(z, y, 0.05, 0.7), strict=True):
+        torch.testing.assert_close(one, wanted, rtol=1e-4, atol=1e-5)
+    (gradient,) = torch.autograd.grad(found[0] + found[1], z)
+    assert bool(torch.isfinite(gradient).all())
+    if len(set(labels)) == 1:
+        assert float(found[0].detach()) == 0
+    if len(set(labels)) == len(labels):
+        assert float(found[1].detach()) == 0
+
+
+@pytest.mark.parametrize(
+    ("net", "shape", "levels"),
+    [("digits_bn", (1, 8, 8), 3), ("resnet10", (3, 8, 8), 5)],
+)
+def test_one_step_of_fedrcl_by_loops(net, shape, levels):
+    """A batch of eight each: the terms, and the step along their gradient."""
+    shards = toy_shards([8, 8])
+    shards = shards._replace(x=shards.x.expand(-1, *shape))
+    training = Training(learning_rate=0.01, momentum=0.0)
+    ctx = federation(
+        "fedrcl", 2, training=training, contrast_weight=0.5, penalty_weight=2.0
+    )
+    ctx = replace(ctx, net=nets.build(net, shape, 4))
+    begun = row(registry.method("fedrcl").init(ctx)[1].state, 0)
+    (found,) = play(ctx, "fedrcl", shards)
+    for k, rows in enumerate(shards.index):
+        own = {
+            key: v.clone().requires_grad_(key not in ctx.net.buffers)
+            for key, v in begun.items()
+        }
+        out, each = ctx.net.levels(own, shards.x[rows], train=True)
+        assert len(each) == levels
+        pairs = [relaxed(z, shards.y[rows], 0.05, 0.7) for z in each]
+        together, apart = (
+            torch.stack(terms).mean() for terms in zip(*pairs, strict=True)
+        )
+        torch.testing.assert_close(
+            found.terms["contrast"][k], together.detach(), rtol=1e-3, atol=1e-4
+        )
+        torch.testing.assert_close(
+            found.terms["penalty"][k], apart.detach(), rtol=1e-3, atol=1e-4
+        )
+        assert float(together) > 0
+        assert float(apart) > 0
+        supervised = F.cross_entropy(out.logits, shards.y[rows])
+        (supervised + 0.5 * together + 2 * apart).backward()
+        for key, value in own.items():
+            if value.grad is not None:
+                wanted = value.detach() - 0.01 * value.grad
+                torch.testing.assert_close(
+                    found.mine.state[key][k],
+                    wanted,
+                    rtol=1e-3,
+                    atol=2e-4,
+                    msg=lambda m, key=key: f"{key}: {m}",
+                )
+
+
+def test_contrast_and_penalty_do_what_they_say():
+    """The first sets classes apart, the second spreads each; beside plain training."""
+    shards, found = toy_shards([64, 64]), []
+    index = shards.index[0]
+    y = shards.y[index]
+    same = y.unsqueeze(1) == y
+    for contrast, penalty in ((0.0, 0.0), (1.0, 0.0), (0.0, 3.0)):
+        weights = {"contrast_weight": contrast, "penalty_weight": penalty}
+        ctx = federation("fedrcl", 2, **weights)
+        state = row(play(ctx, "fedrcl", shards, 3)[-1].mine.state, 0)
+        _, levels = ctx.net.levels(state, shards.x[index])
+        cosine = torch.stack([F.normalize(z) @ F.normalize(z).T for z in levels]).mean(
+            0
+        )
+        found.append((float(cosine[same].mean()), float(cosine[~same].mean())))
+    (inside, between), contrasted, spread = found
+    assert contrasted[0] - contrasted[1] > inside - between + 0.1
+    assert spread[0] < inside - 0.01
+
+
+def test_fedrcl_sends_a_model():
+    ctx = federation("fedrcl", 2)
+    (first,) = play(ctx, "fedrcl", toy_shards([9, 9]))
+    assert first.sent["up/model"] == Size(2 * ctx.net.parameter_count(), 0)
+    assert first.sent.keys() == {"up/model", "up/samples", "down/model"}

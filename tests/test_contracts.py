@@ -128,6 +128,11 @@ KNOBS = {
         "fedavg",
         {"anchor_weight": 1.0},
     ),
+    "fedrcl": (
+        {"contrast_weight": 0.0, "penalty_weight": 0.0},
+        "fedavg",
+        {"contrast_weight": 1.0, "penalty_weight": 1.0},
+    ),
 }
 
 
