@@ -347,6 +347,70 @@ def test_fedpa_by_hand():
     assert bool((high < 0).any())
 
 
+def levels_by_hand(name: str, module: nets.TwoLevel, x: torch.Tensor) -> list:
+    """Walk through a torch module; keep the channel means before each level's ReLU."""
+    low, high = list(module.low.children()), list(module.high.children())
+    seen: list[torch.Tensor] = []
+
+    def keep(x: torch.Tensor) -> torch.Tensor:
+        seen.append(x.sum((2, 3)) / x[0, 0].numel() if x.ndim == 4 else x)
+        return x.clamp(min=0)
+
+    if name == "digits_bn":  # conv, norm, ReLU, pool twice; flatten, linear
+        for conv, norm, pool in (low[:2] + low[3:4], low[4:6] + low[7:]):
+            x = pool(keep(norm(conv(x))))
+        return [*seen, high[1](x.flatten(1))]
+    if name == "mnist_cnn_plain":  # conv, pool, ReLU; conv, dropout, pool, ReLU; linear
+        x = keep(low[1](low[0](x)))
+        x = keep(low[5](low[3](x)))
+        keep(high[1](x.flatten(1)))
+        return seen
+    x = keep(low[1](low[0](x)))
+    if name == "resnet18":
+        x = low[3](x)  # the stem's pooling
+    for stage in high[:4]:
+        for block in stage if name == "resnet18" else [stage]:
+            inner = block.bn1(block.conv1(x)).clamp(min=0)
+            shortcut = x if block.downsample is None else block.downsample(x)
+            before = block.bn2(block.conv2(inner)) + shortcut
+            x = before.clamp(min=0)
+        keep(before)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("name", "widths"),
+    [
+        ("digits_bn", [8, 16, 32]),
+        ("mnist_cnn_plain", [10, 20, 50]),
+        ("resnet10", [32, 32, 64, 128, 256]),
+        ("resnet18", [64, 64, 128, 256, 512]),
+    ],
+)
+def test_levels_are_channel_means_before_the_relu(name, widths):
+    """Two clients at once in train mode and one in eval mode; outputs as without."""
+    shape = {"mnist_cnn_plain": (1, 28, 28), "resnet18": (3, 8, 8), **SMALL}[name]
+    net = nets.build(name, shape, CLASSES)
+    each = [drawn(net, seed) for seed in range(2)]
+    stacked = {k: torch.stack([one[k] for one in each]) for k in each[0]}
+    x = images(net, 2, 3)
+    outs, found = vmap(partial(net.levels, train=True))(copies(stacked), x)
+    assert [z.shape for z in found] == [(2, 3, width) for width in widths]
+    plain = vmap(partial(net, train=True))(stacked, x)
+    assert_close(outs._asdict(), plain._asdict(), rtol=0, atol=0)
+    for client, one in enumerate(each):
+        wanted = levels_by_hand(name, torchs(net, one, train=True), x[client])
+        for z, w in zip(found, wanted, strict=True):
+            torch.testing.assert_close(z[client], w, rtol=1e-6, atol=1e-9)
+    out, alone = net.levels(each[0], x[0])
+    wanted = levels_by_hand(name, torchs(net, each[0], train=False), x[0])
+    for z, w in zip(alone, wanted, strict=True):
+        torch.testing.assert_close(z, w, rtol=1e-6, atol=1e-9)
+    assert any(bool((z < 0).any()) for z in alone)
+    assert_close(out._asdict(), net(each[0], x[0])._asdict(), rtol=0, atol=0)
+    assert not any(m._forward_pre_hooks for m in net.module.modules())
+
+
 def test_a_methods_own_weights_are_not_the_nets():
     net = small("digits_bn")
     state, x = drawn(net), images(net, 3)

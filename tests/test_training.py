@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedlib import descent, registry
+from fedlib import descent, nets, registry
 from fedlib.augment import Augment
 from fedlib.averaging import mean_model, start
 from fedlib.local import Losses, Training, _batches
@@ -181,6 +181,67 @@ def test_draws_reach_the_loss_of_their_client_and_step(chunk):
     found = ctx.train(ctx.init_clients(True), shards, loss, own, draw=draw)
     assert sorted(asked) == [(0, 0), (0, 1), (0, 2), (1, 0), (2, 0), (2, 1)]
     assert found.terms["seen"].tolist() == [101.0, 210.0, 320.5]
+
+
+@pytest.mark.parametrize("chunk", [None, 1, 2])
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+@pytest.mark.parametrize("apart", [False, True])
+def test_weights_may_be_replaced_after_each_step(chunk, optimiser, apart):
+    """Three, one and two steps; the replaced weights depend on who and how often.
+
+    The optimiser does not notice, and a client that is done is left alone.
+    """
+    ctx = replace(context(3, optimiser=optimiser), chunk=chunk)
+    shards = toy_shards([24, 8, 17])
+    state, own = ctx.init_clients(False), torch.tensor([1.0, 2.0, 3.0])
+
+    def after_step(state, extra):
+        assert state["head.0.bias"].shape == (4,)  # one client's, as in a loss
+        return {"head.0.bias": state["head.0.bias"] / 2 + extra["own"]}
+
+    found = ctx.train(
+        state,
+        shards,
+        loss_of(ctx),
+        {"own": own},
+        after_step=after_step,
+        moments=ctx.blank_moments(state) if apart else None,
+    ).state
+    steppers = {
+        "sgd": lambda values: torch.optim.SGD(values, lr=0.05, momentum=0.5),
+        "adam": lambda values: torch.optim.Adam(values, lr=0.05),
+    }
+    for client, mine in enumerate(own):
+        weights = {k: v[client].clone().requires_grad_() for k, v in state.items()}
+        stepper = steppers[optimiser](list(weights.values()))
+        steps = batches(ctx, shards, client)
+        assert len(steps) == [3, 1, 2][client]
+        for rows in steps:
+            stepper.zero_grad()
+            out = ctx.net(weights, shards.x[rows], train=True)
+            torch.nn.functional.cross_entropy(out.logits, shards.y[rows]).backward()
+            stepper.step()
+            with torch.no_grad():
+                weights["head.0.bias"].div_(2).add_(mine)
+        wanted = {k: v.detach() for k, v in weights.items()}
+        assert_client(found, client, wanted, ADAM if optimiser == "adam" else 2e-6)
+
+
+def test_what_replaces_weights_sees_statistics_and_changes_none():
+    """A net with BatchNorm: after one step the bias is a running mean, as it is now."""
+    ctx, shards = context(2), toy_shards([8, 8])
+    ctx = replace(ctx, net=nets.build("digits_bn", (1, 8, 8), 4))
+    state = ctx.init_clients(True)
+    plain_run = ctx.train(state, shards, loss_of(ctx)).state
+
+    def after_step(state, extra):
+        return {"head.0.bias": state["low.1.running_mean"][:4]}
+
+    found = ctx.train(state, shards, loss_of(ctx), after_step=after_step).state
+    for key, value in plain_run.items():
+        wanted = plain_run["low.1.running_mean"][:, :4]
+        wanted = wanted if key == "head.0.bias" else value
+        torch.testing.assert_close(found[key], wanted, rtol=0, atol=0, msg=key)
 
 
 def test_one_crop_for_a_whole_batch():
