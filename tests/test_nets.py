@@ -2,6 +2,7 @@
 
 import copy
 from functools import cache, partial
+from typing import Any
 
 import pytest
 import torch
@@ -369,7 +370,8 @@ def levels_by_hand(name: str, module: nets.TwoLevel, x: torch.Tensor) -> list:
     if name == "resnet18":
         x = low[3](x)  # the stem's pooling
     for stage in high[:4]:
-        for block in stage if name == "resnet18" else [stage]:
+        blocks: list[Any] = list(stage.children()) if name == "resnet18" else [stage]
+        for block in blocks:
             inner = block.bn1(block.conv1(x)).clamp(min=0)
             shortcut = x if block.downsample is None else block.downsample(x)
             before = block.bn2(block.conv2(inner)) + shortcut
