@@ -806,8 +806,8 @@ def test_one_step_of_fedrcl_by_loops(net, shape, levels):
         torch.testing.assert_close(
             found.terms["penalty"][k], apart.detach(), rtol=1e-3, atol=1e-4
         )
-        assert float(together) > 0
-        assert float(apart) > 0
+        assert value_of(together) > 0
+        assert value_of(apart) > 0
         supervised = F.cross_entropy(out.logits, shards.y[rows])
         (supervised + 0.5 * together + 2 * apart).backward()
         for key, value in own.items():

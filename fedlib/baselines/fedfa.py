@@ -19,9 +19,9 @@ Box
        distance of an embedding to its class's anchor, divided by n_c).
     3. client, after each batch: calibrate the head by one step of Adam on the
        cross-entropy of all C anchors, anchor c having label c.
-    4. client, after each epoch: its anchor of a class that it saw becomes half of itself
-       (``anchor_momentum``) and half of the mean over batches of the class's mean
-       embedding.
+    4. client, after each epoch: its anchor of a class that it saw becomes half of
+       itself (``anchor_momentum``) and half of the mean over batches of the class's
+       mean embedding.
     5. client: send the model and its anchors; the anchor of a class that it lacks is
        the one that it received.
     6. merge: average the models, and the anchors, by samples.
