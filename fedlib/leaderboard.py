@@ -88,8 +88,8 @@ def specs(p: Mapping[str, Any]) -> list[Spec]:
     Parameters
     ----------
     p : mapping
-        ``dataset``, ``methods``, ``partitions`` (keys of ``PARTITIONS``), ``clients``,
-        ``rounds``, ``server_steps`` (upper limit per round) and ``seeds``.
+        ``dataset``, ``methods`` (empty: all), ``partitions`` (keys of ``PARTITIONS``),
+        ``clients``, ``rounds``, ``server_steps`` (upper limit per round) and ``seeds``.
 
     Raises
     ------
@@ -122,7 +122,7 @@ def specs(p: Mapping[str, Any]) -> list[Spec]:
             test="full",
         )
         for partition in p["partitions"]
-        for method in p["methods"]
+        for method in p["methods"] or registry.METHODS
         for seed in p["seeds"]
     ]
 
