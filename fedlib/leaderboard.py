@@ -64,8 +64,8 @@ SETTINGS = {
 
 # FedMPS is made for unit embeddings and diverges without them.
 EMBEDDINGS = {"fedmps": "unit"}
-# What servers do many steps of, by the name of the setting.
-SERVER_STEPS = ("generator_steps", "hyper_steps", "server_epochs", "head_steps")
+# What servers do many costly steps of, by the name of the setting.
+SERVER_STEPS = ("generator_steps", "hyper_steps")
 
 
 def _hp(method: str, p: Mapping[str, Any]) -> dict[str, Any]:

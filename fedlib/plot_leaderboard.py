@@ -57,10 +57,16 @@ def _points(ax: Axes, frame: pd.DataFrame, size: float) -> None:
         )
 
 
+def _weight(method: str) -> str:
+    """Return the font weight of a name: the papers' own five are bold."""
+    return "bold" if STYLES[method].line == "-" else "normal"
+
+
 def _label(ax: Axes, frame: pd.DataFrame) -> None:
     """Write the names beside the points, in columns of points with like bytes.
 
-    Where many points share a column, every other name stands on its left.
+    Where many points share a column, every other name stands on its left; a point
+    that is alone has its name above.
     """
     drawn = frame.loc[frame["method"] != SILENT].sort_values("megabytes")
     column = (drawn.megabytes > drawn.megabytes.shift() * TOGETHER).cumsum()
@@ -68,6 +74,18 @@ def _label(ax: Axes, frame: pd.DataFrame) -> None:
     gap = (high - low) / 30
     for _, part in drawn.groupby(column):
         part = part.sort_values("own")
+        if len(part) == 1:
+            (row,) = part.to_dict("records")
+            ax.annotate(
+                STYLES[row["method"]].label,
+                (row["megabytes"], row["own"]),
+                (0, 6),
+                textcoords="offset points",
+                fontsize=6.5,
+                fontweight=_weight(row["method"]),
+                ha="center",
+            )
+            continue
         halves = [part] if len(part) <= CROWDED else [part.iloc[::2], part.iloc[1::2]]
         for half, right in zip(halves, (True, False), strict=False):
             wanted = half["own"].to_numpy()
@@ -75,13 +93,12 @@ def _label(ax: Axes, frame: pd.DataFrame) -> None:
             edge = part["megabytes"].max() * 1.16
             edge = edge if right else part["megabytes"].min() / 1.16
             for row, height in zip(half.to_dict("records"), heights, strict=True):
-                style = STYLES[row["method"]]
                 ax.annotate(
-                    style.label,
+                    STYLES[row["method"]].label,
                     (row["megabytes"], row["own"]),
                     (edge, height),
                     fontsize=6.5,
-                    fontweight="bold" if style.line == "-" else "normal",
+                    fontweight=_weight(row["method"]),
                     ha="left" if right else "right",
                     va="center",
                     arrowprops={"arrowstyle": "-", "color": "0.75", "linewidth": 0.4},
@@ -173,6 +190,6 @@ def ranks(frame: pd.DataFrame, means: pd.DataFrame) -> tuple[Figure, pd.DataFram
         ax.spines[:].set_visible(False)
     axes[0].set_yticks(range(len(order)), [STYLES[name].label for name in order])
     for text, name in zip(axes[0].get_yticklabels(), order, strict=True):
-        text.set_fontweight("bold" if STYLES[name].line == "-" else "normal")
+        text.set_fontweight(_weight(name))
     columns = ["partition", "method", "rule", "own", "whole"]
     return fig, frame.loc[:, columns].reset_index(drop=True)
