@@ -57,7 +57,9 @@ def test_rules(name):
                 length = (node.end_lineno or 0) - node.lineno + 1
                 assert length <= 5, f"{node.name} has {length} lines"
         if "parameters" in cell.metadata.get("tags", []):
-            assert all("#" in line for line in cell.source.splitlines())
+            lines = cell.source.splitlines()
+            ends = [node.end_lineno or 0 for node in ast.parse(source).body]
+            assert all("#" in lines[end - 1] for end in ends)
         else:
             lines = [line for line in cell.source.splitlines() if line.strip()]
             assert len(lines) <= 20, cell.source

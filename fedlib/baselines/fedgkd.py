@@ -1,7 +1,7 @@
 r"""FedGKD: FedAvg whose clients learn from the mean of the last global models.
 
 Yao et al., FedGKD: Toward Heterogeneous Federated Learning via Global Knowledge
-Distillation, IEEE Transactions on Computers 73(1), 2024.
+Distillation, IEEE Transactions on Computers vol. 73, 2024.
 
 Symbols
     w      | server.model   | [...]    | the global model
