@@ -29,23 +29,27 @@ def shown(played: Played, client: int = 0) -> tuple[State, tuple[int, ...], str]
     ensemble has no plane of its own, so the server's model stands for it.
     """
     models, name = played.models, played.rule.model
-    if name == "ensemble":
-        name = "global"
-    if name == "global" and models.shared is not None:
-        return models.shared, tuple(range(CLASSES)), "one model for all"
+    if name in ("global", "ensemble") and models.shared is not None:
+        whose = "one model for all" if name == "global" else "of the vote; their mean"
+        return models.shared, tuple(range(CLASSES)), whose
     stacked = models.personal if name == "personal" else models.received
     assert stacked is not None
     own = {k: v[client] for k, v in stacked.items()}
     return own, OWNED[client], f"model of client {client}"
 
 
-def _regions(played: Played, state: State, points: Tensor) -> Tensor:
+def _regions(played: Played, state: State, own: tuple[int, ...], z: Tensor) -> Tensor:
     """Return the class that the reported rule gives each point of the plane."""
-    protos = played.models.protos
-    if played.rule.readout.startswith("nearest") and protos is not None:
-        return nearest(points, protos).argmax(1)
-    net = played.federation.ctx.net
-    return net.head(net.head_state(state), points).argmax(1)
+    protos, readout = played.models.protos, played.rule.readout
+    if readout.startswith("nearest") and protos is not None:
+        given = nearest(z, protos)
+    else:
+        net = played.federation.ctx.net
+        given = net.head(net.head_state(state), z)
+    if readout.endswith("_own"):
+        others = [c for c in range(CLASSES) if c not in own]
+        given[:, others] = float("-inf")
+    return given.argmax(1)
 
 
 def _panel(ax: Axes, played: Played) -> pd.DataFrame:
@@ -64,7 +68,7 @@ def _panel(ax: Axes, played: Played) -> pd.DataFrame:
     lines = torch.linspace(0, 1, GRID)
     plane = torch.cartesian_prod(y0 + lines * (y1 - y0), x0 + lines * (x1 - x0))
     with torch.no_grad():
-        given = _regions(played, state, plane.flip(1)).view(GRID, GRID)
+        given = _regions(played, state, trained, plane.flip(1)).view(GRID, GRID)
     extent = (float(x0), float(x1), float(y0), float(y1))
     ax.imshow(
         given,
