@@ -19,6 +19,7 @@ from fedlib.protos import nearest
 from fedlib.toy import CLASSES, OWNED, Played
 
 GRID = 160  # points across a panel
+DPI = 100  # many marks: notebooks keep these pictures
 REGIONS = ListedColormap(CYCLE[:CLASSES])
 
 
@@ -71,7 +72,7 @@ def _panel(ax: Axes, played: Played) -> pd.DataFrame:
         given = _regions(played, state, trained, plane.flip(1)).view(GRID, GRID)
     extent = (float(x0), float(x1), float(y0), float(y1))
     ax.imshow(
-        given,
+        given.numpy(),
         cmap=REGIONS,
         vmin=0,
         vmax=CLASSES - 1,
@@ -84,7 +85,7 @@ def _panel(ax: Axes, played: Played) -> pd.DataFrame:
     for c in range(CLASSES):
         full = c in trained
         ax.scatter(
-            *z[y == c].T,
+            *z[y == c].T.numpy(),
             s=7,
             facecolors=CYCLE[c] if full else "none",
             edgecolors="none" if full else CYCLE[c],
@@ -94,7 +95,7 @@ def _panel(ax: Axes, played: Played) -> pd.DataFrame:
         )
     known = [] if protos is None else protos.known.nonzero().flatten().tolist()
     look: dict = {"s": 75, "marker": "*", "edgecolors": "black", "linewidths": 0.7}
-    ax.scatter(*stars.T, c=[CYCLE[c] for c in known], zorder=3, **look)
+    ax.scatter(*stars.T.numpy(), c=[CYCLE[c] for c in known], zorder=3, **look)
     ax.set(xticks=[], yticks=[], xlim=extent[:2], ylim=extent[2:])
     ax.spines[["top", "right"]].set_visible(True)
     name = method_name(played.federation.method.name)
@@ -123,6 +124,7 @@ def planes(played: Mapping[str, Played]) -> tuple[Figure, pd.DataFrame]:
         down,
         across,
         figsize=(PAGE, 1.95 * down + 0.3),
+        dpi=DPI,
         layout="constrained",
         squeeze=False,
     )
