@@ -49,7 +49,6 @@ SMALL: dict[str, dict] = {
         "noise_size": 16,
     },
     "fedgen": {"generator_steps": 10},
-    "fedtgp": {"server_epochs": 10},
     "vhl": {"virtual_per_class": 20, "v_batch_size": 16, "width": 8},
 }
 

@@ -53,8 +53,10 @@ def test_no_methods_means_all_and_servers_keep_to_the_budget():
     hp = {s.method: s.hp for s in specs}
     assert list(hp) == list(METHODS)
     assert hp["fedpa"]["generator_steps"] == 10  # of 50
-    assert hp["fedtgp"]["server_epochs"] == 10  # of 100
-    assert hp["fedmps"]["server_epochs"] == 6  # its default is less
+    assert hp["fedhpro"]["hyper_steps"] == 10  # of 30
+    assert hp["fedtgp"]["server_epochs"] == 100  # they cost little: not cut
+    roomy = leaderboard.specs(GRID | {"methods": ["fedpa"], "server_steps": 80})
+    assert roomy[0].hp["generator_steps"] == 50
     assert hp["gfpl"]["first_exchange"] == hp["gfpl"]["exchange_every"] == 1
     longer = leaderboard.specs(GRID | {"methods": ["gfpl"], "rounds": 15})
     assert longer[0].hp["first_exchange"] == longer[0].hp["exchange_every"] == 3

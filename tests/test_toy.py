@@ -54,9 +54,8 @@ def test_a_play_is_deterministic():
 
 
 def test_settings_for_small_problems_give_way_to_those_asked_for():
-    assert toy.play("fedtgp", 1).federation.ctx.hp.server_epochs == 10
-    asked = toy.play("fedtgp", 1, server_epochs=2).federation.ctx.hp
-    assert asked.server_epochs == 2
+    assert toy.play("fedhpro", 1).federation.ctx.hp.hyper_steps == 10
+    assert toy.play("fedhpro", 1, hyper_steps=2).federation.ctx.hp.hyper_steps == 2
     assert set(toy.SMALL) <= set(METHODS)
 
 
