@@ -180,6 +180,7 @@ def _compute(spec: Spec, home: Path) -> dict[str, Tensor]:
     start, log = _resume(home, fed)
     done = start[0] if start else 0
     seconds = {"train": 0.0, "evaluate": 0.0}
+    worked = time.process_time()
     stepping = fed.rounds(start)
     bar = tqdm(
         total=spec.rounds,
@@ -211,6 +212,7 @@ def _compute(spec: Spec, home: Path) -> dict[str, Tensor]:
             bar.update()
     count = max(1, spec.rounds - done)
     timing = {f"{k}_seconds_per_round": v / count for k, v in seconds.items()}
+    timing["cpu_seconds_per_round"] = (time.process_time() - worked) / count
     write_text(home / "timing.json", json.dumps(timing, indent=1) + "\n")
     record = identity(spec) | {
         "partition": fed.partition.fingerprint,
@@ -276,12 +278,25 @@ def run_many(specs: list[Spec], jobs: int | None = None) -> list[Result]:
     return [run(spec) for spec in specs]
 
 
+def _timing(spec: Spec) -> dict[str, float] | None:
+    path = folder(spec) / "timing.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
 def seconds_per_round(spec: Spec) -> float | None:
     """Return the measured seconds of one round of a finished run, else None."""
-    path = folder(spec) / "timing.json"
-    if not path.exists():
+    timing = _timing(spec)
+    if timing is None:
         return None
-    return sum(json.loads(path.read_text(encoding="utf-8")).values())
+    return timing["train_seconds_per_round"] + timing["evaluate_seconds_per_round"]
+
+
+def cpu_seconds_per_round(spec: Spec) -> float | None:
+    """Return the processor's seconds of one round of a finished run, else None.
+
+    They do not depend on what else the machine did, and leave out a GPU's work.
+    """
+    return (_timing(spec) or {}).get("cpu_seconds_per_round")
 
 
 def measure(spec: Spec, count: int = 2) -> float:

@@ -542,11 +542,13 @@ def test_pending_and_the_seconds_of_a_round():
     done, open_ = small(rounds=2), small(rounds=4)
     assert runs.pending([done, open_]) == [done, open_]
     assert runs.seconds_per_round(done) is None
+    assert runs.cpu_seconds_per_round(done) is None
     begun = time.perf_counter()
     runs.run(done)
     elapsed = time.perf_counter() - begun
     assert runs.pending([done, open_]) == [open_]
     assert 0 < runs.seconds_per_round(done) <= elapsed / 2
+    assert 0 < runs.cpu_seconds_per_round(done) <= elapsed
     timing = {"train_seconds_per_round": 0.5, "evaluate_seconds_per_round": 0.25}
     (runs.folder(done) / "timing.json").write_text(json.dumps(timing))
     assert runs.seconds_per_round(done) == 0.75
