@@ -294,9 +294,11 @@ def seconds_per_round(spec: Spec) -> float | None:
 def cpu_seconds_per_round(spec: Spec) -> float | None:
     """Return the processor's seconds of one round of a finished run, else None.
 
-    They do not depend on what else the machine did, and leave out a GPU's work.
+    They do not depend on what else the machine did, and leave out a GPU's work. Runs of
+    earlier versions have not recorded them; seconds on the clock stand in.
     """
-    return (_timing(spec) or {}).get("cpu_seconds_per_round")
+    timing = _timing(spec) or {}
+    return timing.get("cpu_seconds_per_round", seconds_per_round(spec))
 
 
 def measure(spec: Spec, count: int = 2) -> float:

@@ -552,6 +552,7 @@ def test_pending_and_the_seconds_of_a_round():
     timing = {"train_seconds_per_round": 0.5, "evaluate_seconds_per_round": 0.25}
     (runs.folder(done) / "timing.json").write_text(json.dumps(timing))
     assert runs.seconds_per_round(done) == 0.75
+    assert runs.cpu_seconds_per_round(done) == 0.75  # a run of an earlier version
 
 
 def test_measure_runs_a_few_rounds_and_keeps_nothing(own_cache, monkeypatch):
