@@ -17,10 +17,10 @@ Box
     4. merge: the body is the weighted mean of the clients' bodies.
 
 Readings
-    Lengths: ``head_epochs`` and ``body_epochs`` of the client's data, whatever the run
-    sets for other methods; the paper trains the head many times for each time that it
-    trains the body, common libraries once each (default). A part of 0 epochs is not
-    trained.
+    Lengths: ``head_epochs`` and ``body_epochs`` of the client's data, whatever number
+    of epochs the run sets for other methods; the paper trains the head many times for
+    each time that it trains the body, common libraries once each (default). In a run
+    with ``local_steps`` an epoch is that many steps. A part of 0 epochs is not trained.
     Each phase shuffles in its own way and begins with a fresh optimiser.
     Frozen means that the weights stay; BatchNorm statistics of the body follow the data
     in both phases, as in common libraries, since both run in train mode.
@@ -65,7 +65,8 @@ def train_part(
         supervised = cross_entropy(ctx.net(state, x, train=True).logits, y)
         return Losses(supervised, {f"{part}_supervised": supervised}, {})
 
-    settings = {"local_epochs": epochs, "local_steps": None}
+    steps = ctx.training.local_steps and epochs * ctx.training.local_steps
+    settings = {"local_epochs": epochs, "local_steps": steps}
     training = ctx.training.model_copy(update=settings)
     phase = "head " if part == "head" else ""
     trained = ctx.train(state, shards, loss, training=training, phase=phase)
