@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from sklearn.cluster import kmeans_plusplus
 from torch import Tensor
 
-from fedlib import nets, readouts, registry
+from fedlib import method, nets, readouts, registry
 from fedlib.baselines import fedfa, fedper, fedrcl, fesem
 from fedlib.local import Shards, Training, _batches
 from fedlib.messages import Model, Size
@@ -305,15 +305,30 @@ def test_longer_heads_fit_their_clients_closer():
 
 
 def test_a_phase_does_not_read_the_runs_local_epochs():
-    """The same lengths under a run of three epochs, and of four steps."""
+    """The same lengths under a run of one epoch and of three."""
     shards = toy_shards(SIZES)
     runs = []
-    for more in ({}, {"local_epochs": 3}, {"local_steps": 4}):
+    for more in ({}, {"local_epochs": 3}):
         training = Training(learning_rate=0.1).model_copy(update=more)
         ctx = federation("fedrep", 3, training=training)
         runs.append(play(ctx, "fedrep", shards)[0].mine.state)
     assert_equal(runs[0], runs[1], rtol=0, atol=0)
-    assert_equal(runs[0], runs[2], rtol=0, atol=0)
+
+
+def test_a_phase_of_a_run_by_steps_has_that_many_per_epoch(monkeypatch):
+    """Three steps: a head of two epochs takes six, the body three."""
+    taken = []
+    whole = method.train_local
+
+    def watched(state, shards, loss, training, *others, **options):
+        taken.append(training.local_steps)
+        return whole(state, shards, loss, training, *others, **options)
+
+    monkeypatch.setattr(method, "train_local", watched)
+    training = Training(learning_rate=0.1, local_steps=3)
+    ctx = federation("fedrep", 3, training=training, head_epochs=2)
+    play(ctx, "fedrep", toy_shards(SIZES))
+    assert taken == [6, 3]
 
 
 # FeSEM: who belongs together
