@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter
 from fedlib.plot import PAGE, RC, STYLES
 
 SILENT = "local"  # sends nothing: a line across, not a point
-TOGETHER = 1.25  # labels of points whose bytes differ by less share a column
+TOGETHER = 1.5  # labels of points whose bytes differ by less share a column
 CROWDED = 6  # points of a column whose names fit on one side
 
 
@@ -133,11 +133,12 @@ def bytes_page(frame: pd.DataFrame, means: pd.DataFrame) -> tuple[Figure, pd.Dat
     for height in means.loc[means.method == SILENT, "own"]:
         ax.annotate(
             f"{STYLES[SILENT].label} (sends nothing)",
-            (0.005, height),
+            (0.995, height),
             xycoords=("axes fraction", "data"),
             xytext=(0, 2),
             textcoords="offset points",
             fontsize=6.5,
+            ha="right",
             color=STYLES[SILENT].colour,
         )
     small = below.subplots(1, len(partitions), sharey=True, squeeze=False)[0]
