@@ -9,13 +9,13 @@ from torch import Tensor
 
 from fedlib import nets, registry
 from fedlib.augment import Augment
-from fedlib.data import Dataset, load
+from fedlib.data import Dataset, Transform, load
 from fedlib.local import Shards
 from fedlib.messages import Size, sizes
 from fedlib.method import Context, Method, Round, rounds
 from fedlib.partition import Partition, draw
 from fedlib.readouts import Models, evaluate, evaluate_full
-from fedlib.spec import Spec, Transform
+from fedlib.spec import Spec
 from fedlib.tree import Tree
 
 # Weights of one layer above which stacking clients is slower than training them apart

@@ -6,10 +6,11 @@ from itertools import product
 from typing import Any, Literal, NamedTuple
 
 from fedlib import leaderboard, registry
+from fedlib.data import Transform
 from fedlib.local import Training
 from fedlib.partition import LDA, NID1, CappedDirichlet, NwayKshot, Scheme
 from fedlib.results import Result
-from fedlib.spec import Spec, TestData, Transform
+from fedlib.spec import Spec, TestData
 
 
 class Protocol(NamedTuple):

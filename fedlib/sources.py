@@ -63,7 +63,7 @@ def source_hashes(*modules: str) -> dict[str, str]:
     waiting, found = list(modules), {}
     while waiting:
         module = waiting.pop()
-        if module in found or module in NOT_HASHED:
+        if module in found or ".".join(module.split(".")[:2]) in NOT_HASHED:
             continue
         path = module_path(module)
         found[module], imports = _read(path, path.stat().st_mtime_ns)

@@ -1,7 +1,7 @@
 """The settings of a run: frozen, validated before any work starts."""
 
 import difflib
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -12,6 +12,7 @@ from pydantic import (
     model_validator,
 )
 
+from fedlib.data import Transform
 from fedlib.local import Training
 from fedlib.partition import SCHEMES, NwayKshot, Scheme
 from fedlib.registry import method as method_record
@@ -76,18 +77,6 @@ def _fields_at(model: type[BaseModel], location: tuple[str | int, ...]) -> list[
             return []
         model = inner
     return list(model.model_fields)
-
-
-class Transform(BaseModel):
-    """How images become inputs, where a paper departs from the data set's own way."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    mean: tuple[float, ...] | None = None  # per channel, in [0, 1]; None: the data's
-    std: tuple[Annotated[float, Field(gt=0)], ...] | None = None
-    padding: int = Field(default=0, ge=0)  # of the random crop of training images
-    flip: bool = False  # random horizontal flip of training images
-    per_batch: bool = False  # one crop and flip for all images of a batch
 
 
 class Spec(BaseModel):

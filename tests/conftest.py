@@ -51,6 +51,15 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty folder that data are looked for in."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    monkeypatch.setenv("FEDLIB_DATA", str(folder))
+    return folder
+
+
 def toy_shards(sizes: list[int], *, classes: int = 4, seed: int = 0) -> Shards:
     """Return separable 8 x 8 images: class c has a bright bar at row c."""
     draw = generator(seed, "toy")

@@ -1,0 +1,17 @@
+"""All data sets, by name."""
+
+from fedlib.data.sets import cifar, embedded, mnist_family
+from fedlib.data.types import Entry
+
+DATASETS: dict[str, Entry] = {
+    **embedded.ENTRIES,
+    **mnist_family.ENTRIES,
+    **cifar.ENTRIES,
+}
+
+
+def entry_of(name: str) -> Entry:
+    """Return the entry of a data set; ``ValueError`` names the known ones."""
+    if name not in DATASETS:
+        raise ValueError(f"dataset: got {name!r}, expected one of {list(DATASETS)}")
+    return DATASETS[name]

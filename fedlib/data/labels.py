@@ -1,0 +1,29 @@
+"""Labels as sources have them, mapped to 0..C-1."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedlib.data.types import DataError
+
+
+def map_labels(raw: Iterable) -> tuple[Tensor, tuple[str, ...]]:
+    """Return labels mapped to 0..C-1 in sorted order, and the original ones.
+
+    Raises
+    ------
+    DataError
+        A negative label, naming value and position.
+    """
+    values = [v.item() if isinstance(v, np.generic | Tensor) else v for v in raw]
+    for position, value in enumerate(values):
+        if isinstance(value, int | float) and value < 0:
+            raise DataError(
+                f"labels: got {value} at position {position}, expected 0 or more"
+            )
+    names = sorted(set(values))
+    place = {name: number for number, name in enumerate(names)}
+    mapped = torch.tensor([place[v] for v in values], dtype=torch.int64)
+    return mapped, tuple(str(n) for n in names)

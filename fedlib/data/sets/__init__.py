@@ -1,0 +1,1 @@
+"""One module per kind of source; each holds the entries that are read that way."""

@@ -1,0 +1,61 @@
+"""Finding a source on disk, and naming it when it is damaged."""
+
+import gzip
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedlib.data.types import DataError
+
+DAMAGE = (  # what readers raise on a file that is cut off or something else
+    AssertionError,
+    EOFError,
+    RuntimeError,
+    ValueError,
+    gzip.BadGzipFile,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn what a reader raises on a damaged file into a message that names it."""
+    try:
+        yield
+    except DAMAGE as error:
+        reason = str(error) or type(error).__name__
+        raise DataError(
+            f"{path} is damaged ({reason}); replace it, or remove it and fetch again"
+        ) from error
+
+
+def plain_or_gz(root: Path, name: str) -> list[Path]:
+    """Return the file of that name, or its gzipped form, or nothing."""
+    return [p for p in (root / name, root / f"{name}.gz") if p.exists()][:1]
+
+
+def all_of(names: tuple[str, ...]) -> Callable[[Path], list[Path]]:
+    """Return a finder of files that are all needed, each plain or with .gz."""
+
+    def find(root: Path) -> list[Path]:
+        found = [plain_or_gz(root, name) for name in names]
+        return [path for paths in found for path in paths] if all(found) else []
+
+    return find
+
+
+def first_of(*names: str) -> Callable[[Path], list[Path]]:
+    """Return a finder of the first file or folder that exists."""
+
+    def find(root: Path) -> list[Path]:
+        return [root / name for name in names if (root / name).exists()][:1]
+
+    return find
+
+
+def always(root: Path) -> list[Path]:
+    """Find what needs no file: this one stands for it."""
+    return [Path(__file__)]

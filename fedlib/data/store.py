@@ -1,0 +1,236 @@
+"""Decoded data sets: one uint8 array per split, memory-mapped, whole or absent.
+
+A data set is decoded into a folder of its own: ``train_x.npy`` and ``test_x.npy``, and
+labels with what else is known in ``labels.safetensors``. The folder is built under
+another name and renamed when it is complete.
+"""
+
+import functools
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from filelock import FileLock
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from fedlib.data.catalogue import entry_of
+from fedlib.data.labels import map_labels
+from fedlib.data.types import (
+    SPLITS,
+    Block,
+    DataError,
+    Dataset,
+    Groups,
+    Notes,
+)
+from fedlib.paths import cache_dir
+
+LAYOUT = 3  # of the folder; another number decodes everything again
+SHOWN = 20  # unreadable images that a message names
+Policy = Literal["refuse", "skip"]
+
+
+def _shallow(source: Path) -> list[Path]:
+    """Return a source and, of a folder, two levels: their times tell of new files."""
+    return [source, *sorted(source.glob("*")), *sorted(source.glob("*/*"))]
+
+
+def decoded_folder(name: str, sources: list[Path]) -> Path:
+    """Return the folder of a decoded source; another source has another folder."""
+    parts = [p for source in sources for p in _shallow(source)]
+    facts = [(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in parts]
+    mark = hashlib.sha256(json.dumps([LAYOUT, facts]).encode()).hexdigest()[:12]
+    return cache_dir() / "decoded" / f"{name}-{mark}"
+
+
+def _write_images(blocks: Iterable[Block], path: Path) -> tuple[list, list[str]]:
+    """Write images as they come; return their labels and groups.
+
+    The header is written again at the end, when the number of images is known: NumPy
+    pads it so that the first axis may grow.
+    """
+    labels: list = []
+    groups: list[str] = []
+    shape: tuple[int, ...] | None = None
+
+    def header(file: Any, count: int, rest: tuple[int, ...]) -> None:
+        about = {"descr": "|u1", "fortran_order": False, "shape": (count, *rest)}
+        np.lib.format.write_array_header_1_0(file, about)
+
+    with open(path, "wb") as file:
+        for block in blocks:
+            x = block.x.contiguous().numpy()
+            if shape is None:
+                shape = x.shape[1:]
+                header(file, 0, shape)
+            if x.shape[1:] != shape:
+                raise DataError(f"images: got {x.shape[1:]} after {shape}")
+            if len(block.y) != len(x):
+                raise DataError(
+                    f"{len(x)} {path.stem[:-2]} images, {len(block.y)} labels"
+                )
+            x.tofile(file)
+            labels += block.y
+            groups += block.group or []
+        if shape is None or not labels:
+            raise DataError(f"no {path.stem.removesuffix('_x')} images")
+        file.seek(0)
+        header(file, len(labels), shape)
+        file.flush()
+        os.fsync(file.fileno())
+    return labels, groups
+
+
+def fingerprint(parts: Iterable[Tensor]) -> str:
+    """Return a hash of the content of tensors."""
+    content = hashlib.sha256()
+    for part in parts:
+        content.update(np.ascontiguousarray(part.numpy()))
+    return content.hexdigest()[:16]
+
+
+def content(data: Dataset) -> list[Tensor]:
+    """Return everything that a fingerprint is of."""
+    groups = [] if data.groups is None else [data.groups.train, data.groups.test]
+    return [data.train_x, data.train_y, data.test_x, data.test_y, *groups]
+
+
+def _images(folder: Path, split: str) -> Tensor:
+    # copy on write: the file cannot be changed through the tensor
+    return torch.from_numpy(np.load(folder / f"{split}_x.npy", mmap_mode="c"))
+
+
+def _refuse(name: str, notes: Notes) -> None:
+    bad = notes.unreadable
+    more = f" and {len(bad) - SHOWN} more" if len(bad) > SHOWN else ""
+    raise DataError(
+        f"{entry_of(name).title}: {len(bad)} unreadable image{'s' * (len(bad) > 1)}: "
+        f"{'; '.join(bad[:SHOWN])}{more}. Replace them, or leave them out: "
+        f"fedlib data check {name} --unreadable skip"
+    )
+
+
+def _decode(name: str, sources: list[Path], folder: Path, unreadable: Policy) -> None:
+    """Read a source into ``folder``, which appears when it is complete."""
+    entry = entry_of(name)
+    for left in folder.parent.glob(f".{folder.name}-*"):  # of a killed process
+        shutil.rmtree(left, ignore_errors=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        notes = Notes()
+        raw = entry.read(sources, notes)
+        try:
+            read = [
+                _write_images(getattr(raw, s), scratch / f"{s}_x.npy") for s in SPLITS
+            ]
+        except DataError as error:
+            if notes.unreadable and unreadable == "refuse":
+                _refuse(name, notes)
+            raise DataError(f"{raw.title or entry.title}: {error}") from error
+        if notes.unreadable and unreadable == "refuse":
+            _refuse(name, notes)
+        _write_labels(scratch, raw.title or entry.title, read, notes)
+        os.replace(scratch, folder)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _write_labels(
+    folder: Path, title: str, read: list[tuple[list, list[str]]], notes: Notes
+) -> None:
+    (train_y, train_group), (test_y, test_group) = read
+    mapped, classes = map_labels([*train_y, *test_y])
+    tensors = {
+        "train_y": mapped[: len(train_y)].clone(),
+        "test_y": mapped[len(train_y) :].clone(),
+    }
+    of, groups = map_labels([*train_group, *test_group])
+    if groups:
+        tensors["train_group"] = of[: len(train_group)].clone()
+        tensors["test_group"] = of[len(train_group) :].clone()
+    parts = [
+        _images(folder, "train"),
+        tensors["train_y"],
+        _images(folder, "test"),
+        tensors["test_y"],
+        *(tensors[f"{s}_group"] for s in SPLITS if groups),
+    ]
+    widths, heights = zip(*notes.sizes, strict=True) if notes.sizes else ((), ())
+    sizes = ""
+    if len(notes.sizes) == 1:
+        sizes = f"{widths[0]}x{heights[0]}"
+    elif notes.sizes:
+        sizes = f"{min(widths)}x{min(heights)} to {max(widths)}x{max(heights)}"
+    about = {
+        "title": title,
+        "classes": json.dumps(classes),
+        "groups": json.dumps(groups),
+        "skipped": json.dumps(notes.unreadable),
+        "sizes": sizes,
+        "fingerprint": fingerprint(parts),
+    }
+    save_file(tensors, folder / "labels.safetensors", about)
+
+
+@functools.lru_cache(maxsize=4)
+def _open(name: str, folder: Path) -> Dataset:
+    entry = entry_of(name)
+    with safe_open(folder / "labels.safetensors", "pt") as file:
+        about = file.metadata()
+        tensors = {key: file.get_tensor(key) for key in file.keys()}
+    groups = None
+    if "train_group" in tensors:
+        names = tuple(json.loads(about["groups"]))
+        groups = Groups(tensors["train_group"], tensors["test_group"], names)
+    return Dataset(
+        name,
+        _images(folder, "train"),
+        tensors["train_y"],
+        _images(folder, "test"),
+        tensors["test_y"],
+        tuple(json.loads(about["classes"])),
+        entry.mean,
+        entry.std,
+        entry.augment,
+        about["title"],
+        about["fingerprint"],
+        groups,
+        tuple(json.loads(about["skipped"])),
+        about["sizes"],
+    )
+
+
+def stored(name: str, sources: list[Path], unreadable: Policy = "refuse") -> Dataset:
+    """Return a data set from its decoded folder, decoding it first where needed.
+
+    Raises
+    ------
+    DataError
+        The source is damaged, or has unreadable images and they are not to be skipped.
+    """
+    folder = decoded_folder(name, sources)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            _decode(name, sources, folder, unreadable)
+        try:
+            return _open(name, folder)
+        except (SafetensorError, OSError, EOFError, ValueError):  # damaged on disk: decode again
+            forget(folder)
+            _decode(name, sources, folder, unreadable)
+            return _open(name, folder)
+
+
+def forget(folder: Path) -> None:
+    """Remove a decoded folder."""
+    shutil.rmtree(folder)
+    _open.cache_clear()
