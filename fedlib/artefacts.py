@@ -12,7 +12,7 @@ import yaml
 from IPython.core.inputtransformer2 import TransformerManager
 
 import fedlib
-from fedlib import papers, parameters, paths, registry
+from fedlib import parameters, paths, registry, study
 from fedlib.data import DATASETS, load
 from fedlib.files import sha256, write_text
 from fedlib.sources import is_module, module_path, source_hashes
@@ -99,7 +99,7 @@ def prepare(
             if dataset not in DATASETS:
                 hint = suggestion(dataset, list(DATASETS))
                 raise SettingError(f"dataset: got {dataset!r}; {hint}")
-        specs = papers.specs_for(name, values)
+        specs = study.specs_for(name, values)
     except KeyError as error:
         raise SettingError(
             f"{name}: its runs need a parameter {error}, which the notebook lacks"

@@ -1,11 +1,9 @@
 """The papers' protocols as data: what each artefact runs, and at which settings."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from itertools import product
 from typing import Any, Literal, NamedTuple
 
-from fedlib import leaderboard, registry
+from fedlib import registry
 from fedlib.data import Transform
 from fedlib.local import Training
 from fedlib.partition import LDA, NID1, CappedDirichlet, NwayKshot, Scheme
@@ -294,45 +292,6 @@ def notes(results: Sequence[Result], paper: str = "fedmps") -> list[str]:
     return found
 
 
-def _table3(p: dict[str, Any]) -> list[Spec]:
-    if len(p["datasets"]) != len(p["rounds"]):
-        raise ValueError(
-            f"rounds: got {p['rounds']}, expected one entry for each of {p['datasets']}"
-        )
-    grid = product(p["datasets"], p["methods"], p["seeds"])
-    rounds = dict(zip(p["datasets"], p["rounds"], strict=True))
-    return [fedmps(d, m, seed=s, ways=p["ways"], rounds=rounds[d]) for d, m, s in grid]
-
-
-def _table5(p: dict[str, Any]) -> list[Spec]:
-    return [
-        fedmps(p["dataset"], m, seed=p["seed"], ways=p["ways"], rounds=2)
-        for m in p["methods"]
-    ]
-
-
-def _learning(paper: str, p: dict[str, Any]) -> list[Spec]:
-    """Return one run per entry of ``runs``.
-
-    An entry is a method, ``method:variant``, or ``method:switch:value``.
-    """
-    shared = ("net", "rounds", "seed", "imbalance", "eval_every")
-    common = {k: p[k] for k in shared if k in p}
-    partition = {k: p[k] for k in ("ways", "alpha") if k in p}
-    training = {k: p[k] for k in ("local_epochs",) if k in p}
-    own = {k: p[k] for k in ("generator_steps",) if k in p}
-    specs = []
-    for text in p["runs"]:
-        name, switch, value = ([*text.split(":"), "", ""])[:3]
-        chosen = {switch: value} if value else {"variant": switch} if switch else {}
-        hp = (own if name == paper else {}) | chosen
-        given: dict[str, Any] = common | {"hp": hp}
-        given |= {"partition": partition} if partition else {}
-        given |= {"training": training} if training else {}
-        specs.append(BUILDERS[paper](p["dataset"], name, **given))
-    return specs
-
-
 BUILDERS: dict[str, Callable[..., Spec]] = {
     "gfpl": gfpl,
     "fedpa": fedpa,
@@ -340,18 +299,3 @@ BUILDERS: dict[str, Callable[..., Spec]] = {
     "fedhpro": fedhpro,
     "fedpg": fedpg,
 }
-ARTEFACTS: dict[str, Callable[[dict[str, Any]], list[Spec]]] = {
-    "fedmps/table3": _table3,
-    "fedmps/table5": _table5,
-    "gfpl/learning": partial(_learning, "gfpl"),
-    "fedpa/learning": partial(_learning, "fedpa"),
-    "fedhpro/learning": partial(_learning, "fedhpro"),
-    "fedpg/learning": partial(_learning, "fedpg"),
-    "learn/leaderboard": leaderboard.specs,
-}
-
-
-def specs_for(artefact: str, parameters: dict[str, Any]) -> list[Spec]:
-    """Return the runs that an artefact needs; none for a picture of a partition."""
-    runs_of = ARTEFACTS.get(artefact)
-    return runs_of(parameters) if runs_of else []

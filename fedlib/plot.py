@@ -141,7 +141,8 @@ def styles(names: Iterable[Any]) -> dict[str, Style]:
     return found
 
 
-def _percent(value: float, _: int) -> str:
+def in_percent(value: float, _: int) -> str:
+    """Return a fraction as an axis in percent shows it."""
     return f"{100 * value:.4g}"
 
 
@@ -156,7 +157,7 @@ def _require(df: pd.DataFrame, columns: Sequence[str], keys: list[str]) -> None:
         raise ValueError(f"df: got two rows for {keys} = {twice}, expected one")
 
 
-def _grid(
+def panel_axes(
     panels: int,
     height: float,
     legend: int = 0,
@@ -209,7 +210,7 @@ def curves(
     whole = df if "panel" in df else df.assign(panel="")
     parts = dict(list(whole.groupby(["panel", "method"], sort=False)))
     panels = list(dict.fromkeys(whole["panel"]))
-    fig, axes, columns = _grid(
+    fig, axes, columns = panel_axes(
         len(panels), 2.2, len(order), xlabel=xlabel, ylabel=ylabel
     )
     handles = {}
@@ -242,7 +243,7 @@ def curves(
         ax.grid(axis="y")
         ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         if percent:
-            ax.yaxis.set_major_formatter(FuncFormatter(_percent))
+            ax.yaxis.set_major_formatter(FuncFormatter(in_percent))
         ax.set_title(str(panel))
     fig.legend(
         handles=[handles[n] for n in order], loc="outside lower center", ncols=columns
@@ -317,7 +318,7 @@ def heatmaps(
     if class_names is not None and len(class_names) != most:
         raise ValueError(f"class_names: got {len(class_names)} names, expected {most}")
     height = min(6.0, 0.8 + 0.16 * max(8, most))
-    fig, axes, _ = _grid(
+    fig, axes, _ = panel_axes(
         len(arrays), height, wide=wide, xlabel="Client", ylabel="Class"
     )
     norm = Normalize(0, top)
@@ -386,7 +387,7 @@ def bars(
     labels = list(dict.fromkeys(df["label"]))
     groups = list(dict.fromkeys(df["group"])) if "group" in df else [None]
     grouped = "group" in df
-    fig, axes, columns = _grid(1, 2.2, len(groups) if grouped else 0, wide)
+    fig, axes, columns = panel_axes(1, 2.2, len(groups) if grouped else 0, wide)
     ax, look = axes[0], styles(groups if grouped else labels)
     hatches = {name: HATCHES[i % len(HATCHES)] for i, name in enumerate(look)}
     size = 0.8 / len(groups)
@@ -414,7 +415,7 @@ def bars(
     ax.set(ylabel=ylabel, xlim=(-0.6, len(labels) - 0.4))
     ax.grid(axis="y")
     if percent:
-        ax.yaxis.set_major_formatter(FuncFormatter(_percent))
+        ax.yaxis.set_major_formatter(FuncFormatter(in_percent))
     if grouped:
         found = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
         handles = [found[s.label] for s in look.values()]
@@ -461,7 +462,7 @@ def scatter(
     here = np.isfinite(stars).all(1)
     stars, owner = stars[here], owner[here]
     found = sorted({*labels.tolist(), *owner.tolist()})
-    fig, axes, _ = _grid(1, 2.6)
+    fig, axes, _ = panel_axes(1, 2.6)
     ax = axes[0]
     for c in found:
         colour, at = CYCLE[c % len(CYCLE)], (c + c // len(CYCLE)) % len(MARKERS)

@@ -37,7 +37,7 @@ def _panels(
     names = list(class_names or map(str, range(most)))
     rows = max(len(table) for table in tables.values())
     height = 0.7 + CELL * min(max(rows, 6), 30)
-    fig, axes, _ = plot._grid(
+    fig, axes, _ = plot.panel_axes(
         len(tables), height, wide=wide, xlabel="Class", ylabel="Client"
     )
     for ax, (title, table) in zip(axes, tables.items(), strict=True):

@@ -15,7 +15,10 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import joblib
 import torch
@@ -37,6 +40,7 @@ from fedlib.spec import Spec
 from fedlib.tree import Tree, flatten, restore
 
 FORMAT = 1  # of the stored logs; raise it when their meaning changes
+KEPT_BYTES = 32 * 2**20  # of a run's last models; larger ones are made again if asked
 
 
 def identity(spec: Spec) -> dict:
@@ -147,6 +151,24 @@ class _Log:
         return {name: torch.stack(rows) for name, rows in self.rows.items()}
 
 
+class Final(NamedTuple):
+    """A federation after its last round: what a picture of its models needs."""
+
+    federation: Federation
+    server: Tree
+    mine: Tree
+
+
+def _state(after: Round) -> dict[str, Tensor]:
+    return flatten({"server": after.server, "mine": after.mine})
+
+
+def _restored(fed: Federation, tensors: dict[str, Tensor]) -> tuple[Tree, Tree]:
+    server, mine = fed.method.init(fed.ctx)
+    tree = restore({"server": server, "mine": mine}, tensors)
+    return tree["server"], tree["mine"]
+
+
 def _checkpoint(home: Path, after: Round, log: _Log) -> None:
     """Write a checkpoint and keep the one before it."""
     now, before = (
@@ -155,9 +177,15 @@ def _checkpoint(home: Path, after: Round, log: _Log) -> None:
     )
     if now.exists():
         os.replace(now, before)
-    state = flatten({"server": after.server, "mine": after.mine})
     logged = {f"log/{k}": v for k, v in log.stacked().items()}
-    _write(now, state | logged, {"round": str(after.number)})
+    _write(now, _state(after) | logged, {"round": str(after.number)})
+
+
+def _keep(home: Path, after: Round) -> None:
+    """Keep the last round's models where they are small; ``final`` makes the others."""
+    state = _state(after)
+    if sum(v.numel() * v.element_size() for v in state.values()) <= KEPT_BYTES:
+        _write(home / "final.safetensors", state, {"round": str(after.number)})
 
 
 def _resume(home: Path, fed: Federation) -> tuple[tuple[int, Tree, Tree] | None, _Log]:
@@ -168,10 +196,9 @@ def _resume(home: Path, fed: Federation) -> tuple[tuple[int, Tree, Tree] | None,
             (home / name).unlink(missing_ok=True)
             continue
         tensors, metadata = found
-        server, mine = fed.method.init(fed.ctx)
-        tree = restore({"server": server, "mine": mine}, tensors)
+        server, mine = _restored(fed, tensors)
         stored = {k[4:]: v for k, v in tensors.items() if k.startswith("log/")}
-        return (int(metadata["round"]), tree["server"], tree["mine"]), _Log(stored)
+        return (int(metadata["round"]), server, mine), _Log(stored)
     return None, _Log()
 
 
@@ -209,6 +236,8 @@ def _compute(spec: Spec, home: Path) -> dict[str, Tensor]:
             seconds["evaluate"] += time.perf_counter() - trained
             if number < spec.rounds:
                 _checkpoint(home, after, log)
+            else:
+                _keep(home, after)
             bar.update()
     count = max(1, spec.rounds - done)
     timing = {f"{k}_seconds_per_round": v / count for k, v in seconds.items()}
@@ -250,6 +279,22 @@ def run(spec: Spec) -> Result:
         for name in ("checkpoint.safetensors", "checkpoint-before.safetensors"):
             (home / name).unlink(missing_ok=True)
     return _result(spec, log)
+
+
+def final(spec: Spec) -> Final:
+    """Return the federation of a spec after its last round.
+
+    From the cache, where small models are kept; else by stepping through all rounds,
+    which gives the same bits as the run.
+    """
+    fed = federation(spec)
+    ended = fed._replace(ctx=replace(fed.ctx, round=spec.rounds))
+    found = _read(folder(spec) / "final.safetensors")
+    if found is not None:
+        return Final(ended, *_restored(fed, found[0]))
+    with _one_thread():
+        after = next(islice(fed.rounds(), spec.rounds - 1, None))
+    return Final(ended, after.server, after.mine)
 
 
 def jobs_default() -> int:

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from fedlib import papers, reports, runs
+from fedlib import papers, reports, runs, study
 from fedlib.federation import federation
 from fedlib.runs import _Log
 from tests.conftest import TOY
@@ -124,7 +124,7 @@ def test_an_entry_of_runs_is_a_method_a_variant_or_a_switch():
         "seed": 1,
         "generator_steps": 5,
     }
-    plain, released, switched = papers.specs_for("fedpg/learning", asked)
+    plain, released, switched = study.specs_for("fedpg/learning", asked)
     assert (plain.method, released.hp["variant"]) == ("fedavg", "reference")
     assert (switched.hp["fa"], switched.hp["variant"]) == ("eq11_raw", "paper")
     assert {s.rounds for s in (plain, released, switched)} == {3}

@@ -8,7 +8,7 @@ import nbformat
 import papermill
 import pytest
 
-from fedlib import artefacts, data, papers, paths, rebuild, runs, sources
+from fedlib import artefacts, data, papers, paths, rebuild, runs, sources, study
 from fedlib.data import DataError
 from fedlib.spec import SettingError, Spec
 
@@ -316,7 +316,7 @@ def test_leftovers_are_not_taken_for_outputs(project, kernels):
 def with_runs(project, monkeypatch) -> list[Spec]:
     """Let ``toy/a`` need two short runs; return them."""
     specs = [papers.fedmps("digits", "local", seed=s, rounds=2) for s in (1, 2)]
-    monkeypatch.setitem(papers.ARTEFACTS, "toy/a", lambda p: specs)
+    monkeypatch.setitem(study.SPECIAL, "toy/a", lambda p: specs)
     write_notebook("toy/a")
     return specs
 
@@ -338,7 +338,7 @@ def test_other_settings_of_runs_make_stale(with_runs, kernels, monkeypatch):
     with_runs.reverse()
     assert reasons("toy/a") == []
     other = papers.fedmps("digits", "local", seed=1, rounds=2, clients=9)
-    monkeypatch.setitem(papers.ARTEFACTS, "toy/a", lambda p: [other, with_runs[0]])
+    monkeypatch.setitem(study.SPECIAL, "toy/a", lambda p: [other, with_runs[0]])
     assert reasons("toy/a") == ["settings of runs changed"]
     assert reasons("toy/a", rounds=30) == ["parameter rounds: 20 -> 30"]
 

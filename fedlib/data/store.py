@@ -94,7 +94,7 @@ def fingerprint(parts: Iterable[Tensor]) -> str:
     """Return a hash of the content of tensors."""
     content = hashlib.sha256()
     for part in parts:
-        content.update(np.ascontiguousarray(part.numpy()))
+        content.update(np.ascontiguousarray(part.numpy()).data)
     return content.hexdigest()[:16]
 
 
@@ -164,12 +164,12 @@ def _write_labels(
         tensors["test_y"],
         *(tensors[f"{s}_group"] for s in SPLITS if groups),
     ]
-    widths, heights = zip(*notes.sizes, strict=True) if notes.sizes else ((), ())
     sizes = ""
-    if len(notes.sizes) == 1:
-        sizes = f"{widths[0]}x{heights[0]}"
-    elif notes.sizes:
-        sizes = f"{min(widths)}x{min(heights)} to {max(widths)}x{max(heights)}"
+    if notes.sizes:
+        low, high = (
+            tuple(map(pick, zip(*notes.sizes, strict=True))) for pick in (min, max)
+        )
+        sizes = " to ".join(dict.fromkeys(f"{w}x{h}" for w, h in (low, high)))
     about = {
         "title": title,
         "classes": json.dumps(classes),
@@ -224,7 +224,12 @@ def stored(name: str, sources: list[Path], unreadable: Policy = "refuse") -> Dat
             _decode(name, sources, folder, unreadable)
         try:
             return _open(name, folder)
-        except (SafetensorError, OSError, EOFError, ValueError):  # damaged on disk: decode again
+        except (
+            SafetensorError,
+            OSError,
+            EOFError,
+            ValueError,
+        ):  # damaged on disk: decode again
             forget(folder)
             _decode(name, sources, folder, unreadable)
             return _open(name, folder)

@@ -1,0 +1,153 @@
+"""Accuracy against a setting, and grids of embedded samples."""
+
+# pandas ships no types, and those that pyright infers for frames are wrong here.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib as mpl
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullLocator
+
+from fedlib import plot
+from fedlib.plot import CYCLE, MARKERS, RC
+
+
+def _logarithmic(values: Sequence[Any]) -> bool:
+    """Return whether positive values span so much that their logarithm is drawn."""
+    return min(values) > 0 and max(values) / min(values) >= 20
+
+
+@mpl.rc_context(RC)
+def lines(
+    df: pd.DataFrame,
+    *,
+    names: Mapping[str, str] | None = None,
+    ylabel: str = "Test accuracy (%)",
+    percent: bool = True,
+) -> tuple[Figure, pd.DataFrame]:
+    """Draw a panel per data set and swept setting, a line per method.
+
+    Settings that are numbers are drawn to scale, on a logarithmic axis where they are
+    positive and span a factor of 20; others are evenly spaced.
+
+    Parameters
+    ----------
+    df : DataFrame
+        As from ``Study.points``: dataset, setting, value, method, accuracy and,
+        optionally, sd over seeds, drawn as whiskers.
+    names : mapping, optional
+        From a setting, or a data set, to its printed name.
+    percent : bool
+        Whether accuracies are fractions to be labelled in percent.
+    """
+    names = dict(names or {})
+    order = list(dict.fromkeys(df["method"]))
+    look = plot.styles(order)
+    panels = list(df.groupby(["dataset", "setting"], sort=False))
+    datasets = df["dataset"].nunique()
+    fig, axes, columns = plot.panel_axes(len(panels), 2.2, len(order), ylabel=ylabel)
+    handles = {}
+    for ax, ((dataset, setting), part) in zip(axes, panels, strict=True):
+        values = list(dict.fromkeys(part["value"]))
+        numbers = all(isinstance(v, int | float) for v in values)
+        place = {v: v if numbers else i for i, v in enumerate(values)}
+        for name in order:
+            mine = part[part["method"] == name]
+            if mine.empty:
+                continue
+            s = look[name]
+            handles[name] = ax.errorbar(
+                [place[v] for v in mine["value"]],
+                mine["accuracy"],
+                yerr=mine["sd"] if "sd" in mine and mine["sd"].notna().any() else None,
+                label=s.label,
+                color=s.colour,
+                marker=s.marker,
+                linestyle=s.line,
+                linewidth=s.width,
+                markersize=6.5 if s.marker == "*" else 4,
+                markeredgecolor="white",
+                markeredgewidth=0.4,
+                elinewidth=0.8,
+                capsize=2,
+                zorder=3 if s.line == "-" else 2,
+            )
+        if numbers and _logarithmic(values):
+            ax.set_xscale("log")
+            ax.xaxis.set_minor_locator(NullLocator())
+        shown = values if len(values) <= 8 else values[:: math.ceil(len(values) / 8)]
+        labels = [f"{v:g}" if numbers else str(v) for v in shown]
+        ax.set_xticks([place[v] for v in shown], labels)
+        ax.set_xlabel(names.get(setting, setting))
+        ax.set_title(names.get(dataset, dataset) if datasets > 1 else "")
+        ax.grid(axis="y")
+        if percent:
+            ax.yaxis.set_major_formatter(FuncFormatter(plot.in_percent))
+    fig.legend(
+        handles=[handles[n] for n in order], loc="outside lower center", ncols=columns
+    )
+    kept = ["dataset", "setting", "value", "method", "accuracy"]
+    kept += [c for c in ("sd",) if c in df]
+    return fig, df.loc[:, kept].reset_index(drop=True)
+
+
+@mpl.rc_context(RC)
+def planes(
+    df: pd.DataFrame, class_names: Sequence[str] | None = None
+) -> tuple[Figure, pd.DataFrame]:
+    """Draw embedded samples by class, a panel each, prototypes as outlined stars.
+
+    Parameters
+    ----------
+    df : DataFrame
+        Columns panel, x, y, label (class) and, optionally, kind ("sample" or
+        "prototype").
+    """
+    panels = list(df.groupby("panel", sort=False))
+    classes = sorted(df["label"].unique())
+    fig, axes, _ = plot.panel_axes(len(panels), 2.4, min(len(classes), 12), wide=True)
+    handles: dict[Any, Any] = {}
+    for ax, (title, part) in zip(axes, panels, strict=True):
+        kind = part["kind"] if "kind" in part else pd.Series("sample", part.index)
+        for c in classes:
+            colour = CYCLE[c % len(CYCLE)]
+            marker = MARKERS[(c + c // len(CYCLE)) % len(MARKERS)]
+            mine = part["label"] == c
+            dots, stars = (part[mine & (kind == k)] for k in ("sample", "prototype"))
+            found = ax.scatter(
+                dots["x"], dots["y"], s=7, color=colour, marker=marker, alpha=0.65, lw=0
+            )
+            handles.setdefault(c, found)
+            ax.scatter(
+                stars["x"],
+                stars["y"],
+                s=90,
+                color=colour,
+                marker="*",
+                edgecolors="black",
+                linewidths=0.7,
+                zorder=3,
+            )
+        ax.set(xticks=[], yticks=[], title=str(title), xlabel="", ylabel="")
+        ax.spines[["top", "right"]].set_visible(True)
+        ax.set_aspect("equal", "datalim")
+    named = [str(class_names[c] if class_names else c) for c in classes]
+    if len(classes) <= 26:
+        legend = fig.legend(
+            handles=[handles[c] for c in classes],
+            labels=named,
+            loc="outside lower center",
+            ncols=min(len(classes), 12),
+            markerscale=1.7,
+            handletextpad=0.1,
+            columnspacing=0.7,
+        )
+        for handle in legend.legend_handles:
+            if handle is not None:
+                handle.set_alpha(1)
+    return fig, df.reset_index(drop=True)

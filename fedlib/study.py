@@ -1,0 +1,324 @@
+"""A table or figure as a grid of runs: data sets x values of a setting x runs x seeds.
+
+A notebook's parameters say everything. ``runs`` names methods and their variants,
+``sweeps`` the settings that are varied, one after the other. Any other parameter is a
+setting that all runs share, and goes where a field of its name is: in the spec, in the
+partition, in training, or among a method's hyper-parameters.
+"""
+
+# pandas ships no types, and those that pyright infers for frames are wrong here.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
+
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from fedlib import leaderboard, papers, registry
+from fedlib.data import Dataset, load
+from fedlib.local import Training
+from fedlib.partition import SCHEMES
+from fedlib.plot import method_name
+from fedlib.results import Result
+from fedlib.runs import run_many
+from fedlib.spec import Spec, suggestion
+
+# Parameters of a notebook that span the grid, or that no run sees.
+SPANNING = {
+    "preset",
+    "dataset",
+    "datasets",
+    "runs",
+    "sweeps",
+    "seed",
+    "seeds",
+    "picture",
+}
+COMPOUND = {"dataset", "method", "hp", "partition", "training", "transform", "seed"}
+
+
+def parsed(text: str) -> tuple[str, dict[str, str]]:
+    """Return method and hyper-parameters of a run's text.
+
+    It is ``method``, ``method:variant``, or ``method:switch:value``, with more pairs
+    of switch and value behind.
+
+    Raises
+    ------
+    ValueError
+        A switch without its value.
+    """
+    name, *rest = text.split(":")
+    if len(rest) == 1:
+        return name, {"variant": rest[0]}
+    if len(rest) % 2:
+        raise ValueError(
+            f"runs: got {text!r}, expected method, method:variant or "
+            "method:switch:value, with more pairs behind"
+        )
+    return name, dict(zip(rest[::2], rest[1::2], strict=True))
+
+
+def labelled(runs: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
+    """Return label -> text of each run; a list's runs label themselves.
+
+    A method's label is its name; a variant's is as printed, ``FedPA (reference)``.
+    """
+    if isinstance(runs, Mapping):
+        return dict(runs)
+    found = {}
+    for text in runs:
+        name, hp = parsed(text)
+        told = [v if k == "variant" else f"{k}={v}" for k, v in hp.items()]
+        found[f"{method_name(name)} ({', '.join(told)})" if told else name] = text
+    return found
+
+
+def _hp_names() -> set[str]:
+    """Return the names of all methods' hyper-parameters."""
+    fields = (registry.method(name).hp.model_fields for name in registry.METHODS)
+    return {name for each in fields for name in each}
+
+
+def placed(
+    paper: str, dataset: str, method: str, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return settings as changes of a paper's protocol, each where its field is.
+
+    None stands for the paper's own value. A hyper-parameter that only other methods
+    have is left out.
+
+    Raises
+    ------
+    ValueError
+        A name that is no setting of anything; the closest is suggested.
+    """
+    protocols = papers.PAPERS[paper]
+    if dataset not in protocols:
+        raise ValueError(f"dataset: got {dataset!r}, expected one of {list(protocols)}")
+    given = {name: value for name, value in settings.items() if value is not None}
+    scheme = given.get("scheme", protocols[dataset].partition.scheme)
+    if scheme not in SCHEMES:
+        raise ValueError(f"scheme: got {scheme!r}; {suggestion(scheme, list(SCHEMES))}")
+    own = {n for n in inspect.signature(papers.BUILDERS[paper]).parameters}
+    own -= {"dataset", "method", "changes", "ways"}
+    plain = own | set(Spec.model_fields) - COMPOUND
+    parts: dict[str, Iterable[str]] = {
+        "partition": SCHEMES[scheme].model_fields,
+        "training": Training.model_fields,
+        "hp": registry.method(method).hp.model_fields,
+    }
+    known = {name for fields in parts.values() for name in fields} | plain | _hp_names()
+    changes: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in known:
+            raise ValueError(
+                f"{name}: no such setting; {suggestion(name, list(known))}"
+            )
+        if name in plain:
+            changes[name] = value
+            continue
+        for part, fields in parts.items():
+            if name in fields:
+                changes.setdefault(part, {})[name] = value
+                break
+    return changes
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The runs of a table or figure, before they are made."""
+
+    cells: pd.DataFrame  # dataset, method (label), setting, value, seed: one per run
+    specs: list[Spec] = field(repr=False)
+
+
+def grid(paper: str, p: Mapping[str, Any]) -> Grid:
+    """Return the grid that a notebook's parameters stand for.
+
+    Parameters
+    ----------
+    paper : str
+        Whose protocol holds where the parameters say nothing.
+    p : mapping
+        ``datasets`` or ``dataset``; ``runs``, a list of texts (``parsed``) or a mapping
+        from label to text; ``seeds`` or ``seed``; optionally ``sweeps``, a mapping from
+        a setting to its values; and any setting. A mapping as a setting's value has one
+        value per data set.
+
+    Raises
+    ------
+    ValueError
+        An unknown name, or a value that is not legal.
+    """
+    datasets = p["datasets"] if "datasets" in p else [p["dataset"]]
+    seeds = p["seeds"] if "seeds" in p else [p["seed"]]
+    shared = {name: value for name, value in p.items() if name not in SPANNING}
+    sweeps: Mapping[str, Sequence[Any]] = p.get("sweeps") or {"": [None]}
+    rows, specs = [], []
+    for dataset in datasets:
+        here = {
+            name: value[dataset] if isinstance(value, Mapping) else value
+            for name, value in shared.items()
+        }
+        for setting, values in sweeps.items():
+            for value in values:
+                for label, text in labelled(p["runs"]).items():
+                    method, hp = parsed(text)
+                    varied = {setting: value} if setting else {}
+                    changes = placed(paper, dataset, method, here | varied)
+                    changes["hp"] = changes.get("hp", {}) | hp
+                    for seed in seeds:
+                        build = papers.BUILDERS[paper]
+                        specs.append(build(dataset, method, seed=seed, **changes))
+                        rows.append((dataset, label, setting, value, seed))
+    columns = ["dataset", "method", "setting", "value", "seed"]
+    return Grid(pd.DataFrame(rows, columns=columns), specs)
+
+
+@dataclass(frozen=True)
+class Study:
+    """A grid with its results."""
+
+    paper: str
+    cells: pd.DataFrame = field(repr=False)
+    results: list[Result] = field(repr=False)
+
+    def frame(self) -> pd.DataFrame:
+        """Return one row per run: its cell, and accuracies in percent.
+
+        Columns ``last``, ``best``, ``best_round``, ``mean_last5`` by the rule of the
+        method's own paper; ``client_sd`` is the sd over clients in the best round
+        (ddof 0).
+        """
+        parts = []
+        for result in self.results:
+            summary = result.summary()
+            own = summary[summary.is_paper_rule]
+            parts.append(own.rename(columns={"std_best": "client_sd"}))
+        found = pd.concat(parts, ignore_index=True)
+        numbers = ["last", "best", "mean_last5", "client_sd"]
+        found[numbers] *= 100
+        return self.cells.join(found[[*numbers, "best_round"]])
+
+    def table(
+        self, value: str = "best", paper: pd.DataFrame | None = None
+    ) -> pd.DataFrame:
+        """Return mean and sd over seeds, beside the paper's numbers.
+
+        Parameters
+        ----------
+        value : "best", "last" or "mean_last5"
+            Which accuracy ``mean`` is of. ``last`` stands in a column of its own.
+        paper : DataFrame, optional
+            As ``reports.reference`` returns it; joined on all columns of settings that
+            both have.
+
+        Returns
+        -------
+        DataFrame
+            dataset, the swept setting under its name (``setting`` and ``value`` where
+            there are several), method, paper, paper_sd, mean, sd (ddof 1), gap, last,
+            client_sd, seeds.
+        """
+        keys = self._keys()
+        frame = self._named(self.frame())
+        grouped = frame.groupby(keys, sort=False, dropna=False)
+        found = grouped[value].agg(mean="mean", sd="std", seeds="count")
+        means = grouped[["last", "client_sd"]].mean()
+        table = found.join(means).reset_index()
+        table["paper"], table["paper_sd"] = float("nan"), float("nan")
+        if paper is not None:
+            table = _beside(table.drop(columns=["paper", "paper_sd"]), paper, keys)
+        table["gap"] = table["mean"] - table["paper"]
+        order = ["paper", "paper_sd", "mean", "sd", "gap", "last", "client_sd", "seeds"]
+        return table[[*keys, *order]]
+
+    def points(self, value: str = "best") -> pd.DataFrame:
+        """Return what ``plot_study.lines`` draws: panel, x, method, accuracy, sd."""
+        frame = self.frame()
+        grouped = frame.groupby(
+            ["dataset", "setting", "value", "method"], sort=False, dropna=False
+        )
+        found = grouped[value].agg(accuracy="mean", sd="std").reset_index()
+        return found.assign(accuracy=found.accuracy / 100, sd=found.sd / 100)
+
+    def curves(self) -> pd.DataFrame:
+        """Return what ``plot.curves`` draws: a panel per data set and value."""
+        parts = []
+        for cell, result in zip(
+            self.cells.to_dict("records"), self.results, strict=True
+        ):
+            model, rule = result.paper_rule
+            accuracy = result.accuracy(model, rule, result.spec.test).nanmean(1)
+            title = load(cell["dataset"]).title
+            if cell["setting"]:
+                title += f", {cell['setting']} {cell['value']}"
+            rows = {"round": result.evaluated, "accuracy": accuracy.numpy()}
+            parts.append(pd.DataFrame(rows).assign(panel=title, method=cell["method"]))
+        grouped = pd.concat(parts).groupby(["panel", "method", "round"], sort=False)
+        frame = grouped["accuracy"].agg(accuracy="mean", sd="std").reset_index()
+        return frame if frame["sd"].notna().all() else frame.drop(columns="sd")
+
+    @property
+    def data(self) -> list[Dataset]:
+        """The data sets, each once."""
+        return [load(name) for name in dict.fromkeys(self.cells["dataset"])]
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of these numbers must know."""
+        return papers.notes(self.results, self.paper)
+
+    def _keys(self) -> list[str]:
+        settings = [name for name in self.cells["setting"].unique() if name]
+        swept = ["setting", "value"] if len(settings) > 1 else settings
+        return ["dataset", *swept, "method"]
+
+    def _named(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Give a single swept setting the column of its name."""
+        settings = [name for name in self.cells["setting"].unique() if name]
+        if len(settings) > 1:
+            return frame
+        return frame.drop(columns="setting").rename(
+            columns={"value": settings[0] if settings else "value"}
+        )
+
+
+def _beside(table: pd.DataFrame, paper: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Add the paper's numbers to the rows of the same settings."""
+    names = {"mean": "paper", "sd": "paper_sd", "variant": "method"}
+    paper = paper.rename(columns={k: v for k, v in names.items() if k in paper})
+    if "paper_sd" not in paper:
+        paper = paper.assign(paper_sd=float("nan"))
+    on = [name for name in keys if name in paper]
+    return table.merge(
+        paper[[*on, "paper", "paper_sd"]], "left", on, validate="many_to_one"
+    )
+
+
+def study(paper: str, p: Mapping[str, Any], jobs: int | None = None) -> Study:
+    """Make the runs of a grid, or take them from the cache."""
+    found = grid(paper, p)
+    return Study(paper, found.cells, run_many(found.specs, jobs))
+
+
+def _table5(p: Mapping[str, Any]) -> list[Spec]:
+    return [
+        papers.fedmps(p["dataset"], m, seed=p["seed"], ways=p["ways"], rounds=2)
+        for m in p["methods"]
+    ]
+
+
+# Artefacts whose runs are not a paper's grid.
+SPECIAL = {"fedmps/table5": _table5, "learn/leaderboard": leaderboard.specs}
+
+
+def specs_for(artefact: str, p: Mapping[str, Any]) -> list[Spec]:
+    """Return the runs that an artefact needs; none where it names no ``runs``."""
+    if artefact in SPECIAL:
+        return SPECIAL[artefact](p)
+    return grid(artefact.split("/")[0], p).specs if "runs" in p else []
