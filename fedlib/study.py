@@ -146,8 +146,8 @@ def grid(paper: str, p: Mapping[str, Any]) -> Grid:
     p : mapping
         ``datasets`` or ``dataset``; ``runs``, a list of texts (``parsed``) or a mapping
         from label to text; ``seeds`` or ``seed``; optionally ``sweeps``, a mapping from
-        a setting to its values; and any setting. A mapping as a setting's value has one
-        value per data set.
+        a setting to its values; and any setting. A mapping in place of a value, or of a
+        list of values, has one per data set.
 
     Raises
     ------
@@ -157,7 +157,7 @@ def grid(paper: str, p: Mapping[str, Any]) -> Grid:
     datasets = p["datasets"] if "datasets" in p else [p["dataset"]]
     seeds = p["seeds"] if "seeds" in p else [p["seed"]]
     shared = {name: value for name, value in p.items() if name not in SPANNING}
-    sweeps: Mapping[str, Sequence[Any]] = p.get("sweeps") or {"": [None]}
+    sweeps: Mapping[str, Any] = p.get("sweeps") or {"": [None]}
     rows, specs = [], []
     for dataset in datasets:
         here = {
@@ -165,7 +165,7 @@ def grid(paper: str, p: Mapping[str, Any]) -> Grid:
             for name, value in shared.items()
         }
         for setting, values in sweeps.items():
-            for value in values:
+            for value in values[dataset] if isinstance(values, Mapping) else values:
                 for label, text in labelled(p["runs"]).items():
                     method, hp = parsed(text)
                     varied = {setting: value} if setting else {}
@@ -262,6 +262,16 @@ class Study:
         grouped = pd.concat(parts).groupby(["panel", "method", "round"], sort=False)
         frame = grouped["accuracy"].agg(accuracy="mean", sd="std").reset_index()
         return frame if frame["sd"].notna().all() else frame.drop(columns="sd")
+
+    @property
+    def marked(self) -> dict[str, Any]:
+        """How ``table`` is printed: sd beside its mean, the best of a block in bold."""
+        return {
+            "values": ["paper", "mean", "gap", "last", "client_sd"],
+            "sd": {"paper": "paper_sd", "mean": "sd"},
+            "best": {"paper": "max", "mean": "max", "last": "max"},
+            "blocks": self._keys()[:-1],
+        }
 
     @property
     def data(self) -> list[Dataset]:

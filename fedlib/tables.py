@@ -203,6 +203,7 @@ def render(
     sd: Mapping[str, str] | None = None,
     stars: Mapping[str, str] | None = None,
     best: Mapping[str, Sense] | None = None,
+    blocks: Sequence[str] = (),
     digits: int = 2,
     scale: float = 1.0,
 ) -> Rendered:
@@ -224,6 +225,8 @@ def render(
     best : mapping, optional
         From a column of numbers to "max" or "min"; by default "max" for all, ``{}``
         marks nothing.
+    blocks : list of str, optional
+        Columns whose values set rows apart that are not compared with each other.
     digits : int
         After the point, in print.
     scale : float
@@ -231,12 +234,19 @@ def render(
     """
     sd, stars = dict(sd or {}), dict(stars or {})
     best = dict.fromkeys(values, "max") if best is None else best
-    named = [*values, *sd.values(), *stars.values()]
+    named = [*values, *sd.values(), *stars.values(), *blocks]
     unknown = [c for c in named if c not in df]
     unknown += [c for c in (*sd, *stars, *best) if c not in values]
     if unknown:
         raise ValueError(f"columns: got {unknown}, expected some of {list(df)}")
     hidden = {*sd.values(), *stars.values()}
+    apart = (
+        list(zip(*(df[c] for c in blocks), strict=True)) if blocks else [()] * len(df)
+    )
+    block_rows = [
+        [i for i, block in enumerate(apart) if block == this]
+        for this in dict.fromkeys(apart)
+    ]
     columns = [c for c in df if c not in hidden]
     cells = {}
     for column in columns:
@@ -254,7 +264,11 @@ def render(
             wide = "" if s is None else f" ± {s * scale:.{digits}f}"
             star = "*" if not is_missing(mark) and bool(mark) else ""
             texts.append("" if text is None else text + wide + star)
-        ranks = _ranks(column, printed, best.get(column))
+        ranks = [0] * len(df)
+        for rows in block_rows:
+            part = _ranks(column, [printed[i] for i in rows], best.get(column))
+            for i, rank in zip(rows, part, strict=True):
+                ranks[i] = rank
         cells[column] = [Cell(t, r) for t, r in zip(texts, ranks, strict=True)]
     rows = list(zip(*cells.values(), strict=True))
     right = {i for i, column in enumerate(columns) if column in values}

@@ -86,6 +86,13 @@ def test_the_grid_has_a_run_per_data_set_value_run_and_seed():
         assert spec.rounds == 2
     both = grid("fedpa", P | {"seed": 3, "rounds": {"digits": 7}})
     assert {s.rounds for s in both.specs} == {7}
+    of = {"sweeps": {"alpha": {"digits": [0.5, 1.0], "fashion": [0.3]}}}
+    each = grid("fedpa", P | of | {"datasets": ["digits", "fashion"], "seeds": [0]})
+    assert [*zip(each.cells["dataset"], each.cells["value"], strict=True)] == [
+        *[("digits", 0.5)] * 2,
+        *[("digits", 1.0)] * 2,
+        *[("fashion", 0.3)] * 2,
+    ]
 
 
 def test_without_settings_a_grid_is_the_papers_protocol():

@@ -193,3 +193,15 @@ def test_wrong_columns_and_values_are_named(frame):
         render(frame, ["method"])
     with pytest.raises(ValueError, match="v: got inf"):
         render(pd.DataFrame({"v": [math.inf]}), ["v"])
+
+
+def test_the_best_is_marked_in_each_block_of_rows():
+    rows = [("a", "x", 1.0), ("a", "y", 2.0), ("b", "x", 9.0), ("b", "y", 8.0)]
+    df = pd.DataFrame(rows, columns=["dataset", "method", "mean"])
+    found = render(df, ["mean"], blocks=["dataset"]).markdown
+    assert [line for line in found.splitlines() if "**" in line] == [
+        "| a | y | **2.00** |",
+        "| b | x | **9.00** |",
+    ]
+    with pytest.raises(ValueError, match=r"columns: got \['data'\]"):
+        render(df, ["mean"], blocks=["data"])
