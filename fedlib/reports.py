@@ -19,7 +19,10 @@ REFERENCE = PARAMS / "reference"
 
 
 def reference(paper: str, name: str) -> pd.DataFrame:
-    """Return a paper's table as tidy numbers, as printed there."""
+    """Return a paper's table as tidy numbers, as printed there.
+
+    ``params/reference/README.md`` says what each file holds and what its marks mean.
+    """
     return pd.read_csv(REFERENCE / paper / f"{name}.csv")
 
 
