@@ -192,13 +192,16 @@ class Study:
 
         Columns ``last``, ``best``, ``best_round``, ``mean_last5`` by the rule of the
         method's own paper; ``client_sd`` is the sd over clients in the best round
-        (ddof 0).
+        (ddof 0), NaN where the accuracy is of a test set that they share.
         """
         parts = []
         for result in self.results:
             summary = result.summary()
-            own = summary[summary.is_paper_rule]
-            parts.append(own.rename(columns={"std_best": "client_sd"}))
+            own = summary[summary.is_paper_rule].rename(
+                columns={"std_best": "client_sd"}
+            )
+            own.loc[own["data"] != "clients", "client_sd"] = float("nan")
+            parts.append(own)
         found = pd.concat(parts, ignore_index=True)
         numbers = ["last", "best", "mean_last5", "client_sd"]
         found[numbers] *= 100

@@ -114,7 +114,9 @@ class Fixed:
         rows = [(other, False), (own, True)]
         return pd.DataFrame(
             [
-                r | {"std_best": 0.02, "best_round": 2, "is_paper_rule": mine}
+                r
+                | {"data": "clients", "std_best": 0.02}
+                | {"best_round": 2, "is_paper_rule": mine}
                 for r, mine in rows
             ]
         )
