@@ -225,6 +225,14 @@ def test_odd_labels_are_mapped_in_sorted_order(raw, mapped, classes):
     assert names == classes
 
 
+def test_labels_in_a_given_order():
+    found, names = data.map_labels(["b", "c", "b"], ("c", "b", "a"))
+    assert found.tolist() == [1, 0, 1]
+    assert names == ("c", "b", "a")  # also what is absent keeps its place
+    with pytest.raises(DataError, match="got 'd' at position 1, expected one of c, b"):
+        data.map_labels(["b", "d"], ("c", "b"))
+
+
 @pytest.mark.parametrize("kind", [np.int32, np.int8, np.float32])
 def test_a_negative_label_is_refused_with_value_and_position(kind):
     labels = np.array([3, 7, -1, 9], dtype=kind)

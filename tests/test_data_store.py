@@ -14,6 +14,7 @@ import torch
 
 from fedlib import data
 from fedlib.data import DataError, store
+from fedlib.data.types import Block, Raw
 from fedlib.paths import ROOT
 from tests.on_disk import idx, pixels, unpack, write_idx
 from tests.test_data import assert_tiny_idx, pictures
@@ -153,6 +154,29 @@ def test_the_source_folder_may_be_read_only(source):
     finally:
         for folder in folders:
             folder.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("order", "names", "numbers"),
+    [
+        ((), ("MNIST", "SYN", "USPS"), [2, 0, 1]),
+        (("USPS", "SYN", "MNIST"), ("USPS", "SYN", "MNIST"), [0, 2, 1]),
+    ],
+    ids=["sorted", "the entry's"],
+)
+def test_the_order_of_groups(monkeypatch, order, names, numbers):
+    blocks = [
+        Block(torch.zeros(3, 1, 2, 2).byte(), [0, 1, 0], ["USPS", "MNIST", "SYN"])
+    ]
+    entry = data.DATASETS["digits"]._replace(
+        read=lambda sources, notes: Raw(blocks, blocks), groups=order
+    )
+    monkeypatch.setitem(data.DATASETS, "domains", entry)
+    found = data.load("domains").groups
+    assert found is not None
+    assert found.names == names
+    assert found.train.tolist() == numbers
+    assert found.test.tolist() == numbers
 
 
 # missing, counted, listed

@@ -1,6 +1,6 @@
 """Labels as sources have them, mapped to 0..C-1."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -9,13 +9,21 @@ from torch import Tensor
 from fedlib.data.types import DataError
 
 
-def map_labels(raw: Iterable) -> tuple[Tensor, tuple[str, ...]]:
-    """Return labels mapped to 0..C-1 in sorted order, and the original ones.
+def map_labels(
+    raw: Iterable, order: Sequence[str] = ()
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Return labels mapped to 0..C-1, and the original ones.
+
+    Parameters
+    ----------
+    raw : iterable
+    order : sequence of str
+        All labels that there may be, in their order; else they are sorted.
 
     Raises
     ------
     DataError
-        A negative label, naming value and position.
+        A label that is negative or not in ``order``, naming value and position.
     """
     values = [v.item() if isinstance(v, np.generic | Tensor) else v for v in raw]
     for position, value in enumerate(values):
@@ -23,7 +31,12 @@ def map_labels(raw: Iterable) -> tuple[Tensor, tuple[str, ...]]:
             raise DataError(
                 f"labels: got {value} at position {position}, expected 0 or more"
             )
-    names = sorted(set(values))
+        if order and value not in order:
+            raise DataError(
+                f"labels: got {value!r} at position {position}, expected one of "
+                f"{', '.join(order)}"
+            )
+    names = order or sorted(set(values))
     place = {name: number for number, name in enumerate(names)}
     mapped = torch.tensor([place[v] for v in values], dtype=torch.int64)
     return mapped, tuple(str(n) for n in names)

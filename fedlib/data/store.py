@@ -138,14 +138,18 @@ def _decode(name: str, sources: list[Path], folder: Path, unreadable: Policy) ->
             raise DataError(f"{raw.title or entry.title}: {error}") from error
         if notes.unreadable and unreadable == "refuse":
             _refuse(name, notes)
-        _write_labels(scratch, raw.title or entry.title, read, notes)
+        _write_labels(scratch, raw.title or entry.title, entry.groups, read, notes)
         os.replace(scratch, folder)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _write_labels(
-    folder: Path, title: str, read: list[tuple[list, list[str]]], notes: Notes
+    folder: Path,
+    title: str,
+    order: tuple[str, ...],
+    read: list[tuple[list, list[str]]],
+    notes: Notes,
 ) -> None:
     (train_y, train_group), (test_y, test_group) = read
     mapped, classes = map_labels([*train_y, *test_y])
@@ -153,8 +157,8 @@ def _write_labels(
         "train_y": mapped[: len(train_y)].clone(),
         "test_y": mapped[len(train_y) :].clone(),
     }
-    of, groups = map_labels([*train_group, *test_group])
-    if groups:
+    of, groups = map_labels([*train_group, *test_group], order)
+    if len(of):
         tensors["train_group"] = of[: len(train_group)].clone()
         tensors["test_group"] = of[len(train_group) :].clone()
     parts = [
@@ -162,7 +166,7 @@ def _write_labels(
         tensors["train_y"],
         _images(folder, "test"),
         tensors["test_y"],
-        *(tensors[f"{s}_group"] for s in SPLITS if groups),
+        *(tensors[f"{s}_group"] for s in SPLITS if len(of)),
     ]
     sizes = ""
     if notes.sizes:
@@ -224,12 +228,8 @@ def stored(name: str, sources: list[Path], unreadable: Policy = "refuse") -> Dat
             _decode(name, sources, folder, unreadable)
         try:
             return _open(name, folder)
-        except (
-            SafetensorError,
-            OSError,
-            EOFError,
-            ValueError,
-        ):  # damaged on disk: decode again
+        except (SafetensorError, OSError, EOFError, ValueError):
+            # damaged on disk: decode again
             forget(folder)
             _decode(name, sources, folder, unreadable)
             return _open(name, folder)

@@ -27,7 +27,7 @@ class Groups(NamedTuple):
 
     train: Tensor  # int64 [n], 0..G-1
     test: Tensor
-    names: tuple[str, ...]  # the original name of each group, in sorted order
+    names: tuple[str, ...]  # the original name of each group, in the entry's order
 
 
 class Dataset(NamedTuple):
@@ -99,6 +99,7 @@ class Entry(NamedTuple):
     classes: int | None = None  # None where they depend on what was sampled
     per_class: tuple[list[int], list[int]] | None = None  # official counts
     total: int | None = None  # images of both splits, where no more is known
+    groups: tuple[str, ...] = ()  # all names in the papers' order; else sorted
     transforms: Mapping[str, Transform] = {}  # paper -> what differs from the above
     downloads: tuple[Remote, ...] = ()  # empty: nothing to fetch, see the guide
     files: tuple[str, ...] = ()  # all of these are needed, each plain or with .gz
