@@ -1,20 +1,33 @@
-"""Images in a folder or a zip: listed safely, decoded in order, faults named."""
+"""Images in a folder or a zip: listed safely, decoded in order, faults named.
 
-import functools
+Nothing is unpacked to disk. Images are read as torchvision's ``ImageFolder`` reads
+them: names sorted, links to folders followed, EXIF orientation ignored, transparency
+dropped. Decoding holds Python's lock, so threads do not make it faster.
+"""
+
+import io
+import os
+import re
+import stat
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
-from typing import IO, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
+from torchvision.datasets.folder import IMG_EXTENSIONS
+from torchvision.transforms import v2
 
+from fedlib.data.sources import reading
 from fedlib.data.types import SPLITS, Block, DataError, Notes, Raw
 
-SUFFIXES = {".jpg", ".jpeg", ".png"}
-BLOCK = 256  # images decoded before they are written
+FORMATS = ("JPEG", "PNG", "BMP", "TIFF", "WEBP", "PPM")  # as Pillow names them
+BLOCK = 256  # images decoded before they are written: all that memory holds
+MOST_PIXELS = 2**28 // 3  # of one image: a quarter of a GiB as RGB
+MOST_BYTES = 2**28  # of one file
 
 
 class Item(NamedTuple):
@@ -25,92 +38,297 @@ class Item(NamedTuple):
     group: str | None = None
 
 
-Opener = Callable[[str], IO[bytes]]
+class Files(NamedTuple):
+    """The files of a folder or a zip."""
+
+    names: list[str]  # sorted by folder, then by name; hidden files are left out
+    read: Callable[[str], bytes]
 
 
-@contextmanager
-def opened(path: Path) -> Iterator[tuple[list[str], Opener]]:
-    """Yield the names of all images of a folder or a zip, sorted, and how to open one.
+Prepare = Callable[[Image.Image], Image.Image]
+
+
+# files
+
+
+def _ordered(names: Iterable[str]) -> list[str]:
+    """Return names sorted by folder, then by file, without what is hidden."""
+
+    def key(name: str) -> tuple[list[str], str]:
+        *folders, file = name.split("/")
+        return folders, file
+
+    return sorted((name for name in names if not _hidden(name)), key=key)
+
+
+def _hidden(name: str) -> bool:
+    """Return whether a system left a file, such as ``__MACOSX/._a.jpg``."""
+    return any(p.startswith(".") or p == "__MACOSX" for p in name.split("/"))
+
+
+def _walk(folder: Path, prefix: str, above: tuple[tuple[int, int], ...]) -> Iterator:
+    """Yield the names of all files beneath a folder; links are followed.
 
     Raises
     ------
     DataError
-        A zip whose members leave it.
+        A link to a folder that it lies in.
     """
+    about = folder.stat()
+    here = (about.st_dev, about.st_ino)
+    if here in above:
+        raise DataError(f"{folder} is a link to a folder that it lies in")
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                inner = f"{prefix}{entry.name}/"
+                yield from _walk(Path(entry.path), inner, (*above, here))
+            elif entry.is_file() or entry.is_symlink():  # a dead link is unreadable
+                yield prefix + entry.name
+
+
+def _check_size(size: int) -> None:
+    if size > MOST_BYTES:
+        raise ValueError(f"{size} bytes, expected at most {MOST_BYTES}")
+
+
+def _check_member(archive: Path, member: zipfile.ZipInfo) -> None:
+    """Refuse a member that would lie, or point, outside of its archive."""
+    name = member.orig_filename
+    wrong = ""
+    if name.startswith("/") or ".." in name.split("/") or re.match("[A-Za-z]:", name):
+        wrong = "leaves the archive"
+    elif "\\" in name:
+        wrong = "has a backslash"
+    elif stat.S_ISLNK(member.external_attr >> 16):
+        wrong = "is a link"
+    if wrong:
+        raise DataError(f"{archive.name}: member {name!r} {wrong}; refused")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Files]:
     if path.is_dir():
-        files = (p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES)
-        names = sorted(p.relative_to(path).as_posix() for p in files)
-        yield names, lambda name: open(path / name, "rb")
+
+        def read(name: str) -> bytes:
+            _check_size((path / name).stat().st_size)
+            return (path / name).read_bytes()
+
+        yield Files(_ordered(_walk(path, "", ())), read)
         return
-    with zipfile.ZipFile(path) as archive:
-        for name in archive.namelist():
-            pure = PurePosixPath(name)
-            if pure.is_absolute() or ".." in pure.parts:
-                raise DataError(
-                    f"{path.name}: member {name!r} leaves the archive; refused"
+    with reading(path):
+        archive = zipfile.ZipFile(path)
+    with archive:
+        for member in archive.infolist():
+            _check_member(path, member)
+        members = {member.filename: member for member in archive.infolist()}
+
+        def unzip(name: str) -> bytes:
+            _check_size(members[name].file_size)  # as declared: no more is unpacked
+            return archive.read(name)
+
+        files = (name for name, member in members.items() if not member.is_dir())
+        yield Files(_ordered(files), unzip)
+
+
+@contextmanager
+def opened(paths: Sequence[Path]) -> Iterator[Files]:
+    """Yield the files of a folder or a zip, or of several as if they were one.
+
+    Names of several start with that of their folder or zip.
+
+    Raises
+    ------
+    DataError
+        A zip that is damaged, or whose members leave it, or a circle of links.
+    """
+    with ExitStack() as stack:
+        parts = [stack.enter_context(_opened(path)) for path in paths]
+        if len(parts) == 1:
+            yield parts[0]
+            return
+        of = {path.name: part for path, part in zip(paths, parts, strict=True)}
+
+        def read(name: str) -> bytes:
+            first, rest = name.split("/", 1)
+            return of[first].read(rest)
+
+        yield Files(
+            [f"{key}/{n}" for key, part in of.items() for n in part.names], read
+        )
+
+
+def images_of(names: Iterable[str]) -> list[str]:
+    """Return the names that end like an image's."""
+    return [name for name in names if name.lower().endswith(IMG_EXTENSIONS)]
+
+
+def listing(paths: Sequence[Path]) -> list[str]:
+    """Return the names of all images of folders or zips, sorted."""
+    with opened(paths) as files:
+        return images_of(files.names)
+
+
+# pixels
+
+
+def square(side: int) -> Prepare:
+    """Return how an image becomes a square, whatever its shape.
+
+    Pillow's bilinear filter, which smooths where it shrinks: what torchvision's
+    ``Resize((side, side))`` does to images from ``ImageFolder``.
+    """
+    return lambda image: image.resize((side, side), Image.Resampling.BILINEAR)
+
+
+def centre(shorter: int, side: int) -> Prepare:
+    """Return how an image becomes its central square.
+
+    torchvision's ``Resize(shorter)`` (bilinear, smoothed) and ``CenterCrop(side)``.
+    """
+    steps = v2.Compose([v2.Resize(shorter), v2.CenterCrop(side)])
+
+    def prepare(image: Image.Image) -> Image.Image:
+        longer = max(image.size) * shorter // min(image.size)
+        if longer * shorter > MOST_PIXELS:
+            raise ValueError(f"would become {shorter} by {longer} pixels")
+        return steps(image)
+
+    return prepare
+
+
+def _image(content: bytes) -> Image.Image:
+    """Return an image of which the header has been read.
+
+    This is ``Image.open`` without its warning about large images, which could only be
+    silenced for all threads of the process; their size is checked here instead.
+    """
+    Image.init()
+    for name in FORMATS:
+        factory, accepts = Image.OPEN[name]
+        if accepts is None or accepts(content[:16]) is True:
+            image = factory(io.BytesIO(content), "")
+            width, height = image.size
+            if width * height > MOST_PIXELS:
+                raise ValueError(
+                    f"{width}x{height} pixels, expected at most {MOST_PIXELS}"
                 )
-        names = [
-            n for n in archive.namelist() if PurePosixPath(n).suffix.lower() in SUFFIXES
-        ]
-        yield sorted(names), archive.open
+            return image
+    raise UnidentifiedImageError("cannot identify image file")
 
 
-def listing(path: Path) -> list[str]:
-    """Return the names of all images of a folder or a zip, sorted."""
-    with opened(path) as (names, _):
-        return names
+def _converted(image: Image.Image, mode: str) -> Image.Image:
+    """Return an image of any mode as ``"L"`` or ``"RGB"``.
+
+    Of 16 bits per pixel the upper 8 remain; palettes are looked up; transparency is
+    dropped.
+    """
+    if image.mode == "F":
+        raise ValueError("pixels are floating-point numbers")
+    if image.mode.startswith("I"):
+        upper = np.clip(np.asarray(image) // 256, 0, 255)
+        image = Image.fromarray(upper.astype(np.uint8))
+    elif "transparency" in image.info:
+        image = image.convert("RGBA")  # else Pillow warns about palettes
+    return image.convert(mode)
 
 
-def _array(opener: Opener, item: Item, mode: str, notes: Notes) -> np.ndarray | None:
+def _array(
+    files: Files,
+    item: Item,
+    shape: tuple[int, int, int],
+    prepare: Prepare | None,
+    notes: Notes,
+) -> np.ndarray | None:
+    """Decode one image as [h, w, c], or note why not."""
+    channels, height, width = shape
     try:
-        with opener(item.name) as file, Image.open(file) as image:
-            array = np.asarray(image.convert(mode))
-            notes.sizes[image.size] += 1
-            return array
-    except (OSError, SyntaxError, ValueError) as error:  # as Pillow raises them
-        notes.unreadable.append(f"{item.name}: {error}")
+        with _image(files.read(item.name)) as image:
+            size = image.size
+            pixels = _converted(image, "L" if channels == 1 else "RGB")
+        if prepare:
+            pixels = prepare(pixels)
+        if pixels.size != (width, height):
+            found = "x".join(map(str, pixels.size))
+            raise ValueError(f"{found} pixels instead of {width}x{height}")
+    except Exception as error:  # damaged bytes make decoders raise almost anything
+        notes.unreadable.append(f"{item.name}: {error or type(error).__name__}")
         return None
+    notes.sizes[size] += 1
+    return np.asarray(pixels).reshape(height, width, channels)
 
 
 def blocks(
-    path: Path, items: Sequence[Item], notes: Notes, shape: tuple[int, int, int]
+    paths: Sequence[Path],
+    items: Sequence[Item],
+    notes: Notes,
+    shape: tuple[int, int, int],
+    prepare: Prepare | None = None,
 ) -> Iterator[Block]:
-    """Decode images in the order of ``items``; note those that cannot be read."""
-    channels, height, width = shape
-    mode = "L" if channels == 1 else "RGB"
-    with opened(path) as (_, opener):
+    """Decode images in the order of ``items``; note those that cannot be read.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        What ``opened`` takes.
+    items : sequence of Item
+        Named as ``listing(paths)`` names them.
+    notes : Notes
+        Receives unreadable images and the sizes of the others as found.
+    shape : tuple of int
+        Channels (1: grey, 3: RGB), height and width of every image, once prepared.
+    prepare : callable, optional
+        ``square``, ``centre`` or the like.
+    """
+    with opened(paths) as files:
         for start in range(0, len(items), BLOCK):
             arrays, kept = [], []
             for item in items[start : start + BLOCK]:
-                array = _array(opener, item, mode, notes)
-                if array is None:
-                    continue
-                if array.shape[:2] != (height, width):
-                    found = f"{array.shape[1]}x{array.shape[0]}"
-                    notes.unreadable.append(
-                        f"{item.name}: {found} pixels instead of {width}x{height}"
-                    )
-                    continue
-                arrays.append(array.reshape(height, width, channels))
-                kept.append(item)
+                array = _array(files, item, shape, prepare, notes)
+                if array is not None:
+                    arrays.append(array)
+                    kept.append(item)
             if kept:
                 x = torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2)
                 groups = [str(i.group) for i in kept if i.group is not None]
                 yield Block(x, [i.label for i in kept], groups or None)
 
 
-def split_items(names: Sequence[str]) -> dict[str, list[Item]]:
-    """Return the items of ``.../train|test/<class>/<file>``."""
-    found: dict[str, list[Item]] = {split: [] for split in SPLITS}
+# trees
+
+
+def by_class(names: Sequence[str]) -> list[Item]:
+    """Return the items of ``<class>/.../<file>``, in ``ImageFolder``'s order.
+
+    A folder that holds all classes, and what lies beside it, is stepped into.
+    """
+    rest = {name: name for name in names}
+    while True:
+        rest = {name: r for name, r in rest.items() if "/" in r}
+        first = {r.split("/", 1)[0] for r in rest.values()}
+        if len(first) != 1 or all(r.count("/") == 1 for r in rest.values()):
+            return [Item(name, r.split("/", 1)[0]) for name, r in rest.items()]
+        rest = {name: r.split("/", 1)[1] for name, r in rest.items()}
+
+
+def by_split(names: Sequence[str], splits: Sequence[str]) -> dict[str, list[Item]]:
+    """Return the items of ``.../<split>/<class>/<file>``."""
+    found: dict[str, list[Item]] = {split: [] for split in splits}
     for name in names:
-        parts = PurePosixPath(name).parts
-        if len(parts) >= 3 and parts[-3] in SPLITS:
+        parts = name.split("/")
+        if len(parts) >= 3 and parts[-3] in found:
             found[parts[-3]].append(Item(name, parts[-2]))
     return found
 
 
 def read_tree(
-    path: Path, notes: Notes, shape: tuple[int, int, int], title: str | None = None
+    path: Path,
+    notes: Notes,
+    shape: tuple[int, int, int],
+    title: str | None = None,
+    *,
+    splits: tuple[str, str] = SPLITS,
+    prepare: Prepare | None = None,
 ) -> Raw:
     """Read ``train|test/<class>/*`` from a folder or a zip.
 
@@ -119,9 +337,9 @@ def read_tree(
     DataError
         A split without images.
     """
-    items = split_items(listing(path))
-    for split in SPLITS:
+    items = by_split(listing([path]), splits)
+    for split in splits:
         if not items[split]:
             raise DataError(f"{path.name}: no images under {split}/<class>/")
-    read = functools.partial(blocks, path, notes=notes, shape=shape)
-    return Raw(read(items["train"]), read(items["test"]), title)
+    train, test = (blocks([path], items[s], notes, shape, prepare) for s in splits)
+    return Raw(train, test, title)
