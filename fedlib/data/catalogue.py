@@ -1,12 +1,26 @@
 """All data sets, by name."""
 
-from fedlib.data.sets import cifar, embedded, mnist_family
+from fedlib.data.sets import (
+    cifar,
+    class_folders,
+    embedded,
+    ham10000,
+    imagenet,
+    mnist_family,
+    nist,
+    office,
+)
 from fedlib.data.types import Entry
 
 DATASETS: dict[str, Entry] = {
     **embedded.ENTRIES,
     **mnist_family.ENTRIES,
     **cifar.ENTRIES,
+    **class_folders.ENTRIES,
+    **nist.ENTRIES,
+    **office.ENTRIES,
+    **ham10000.ENTRIES,
+    **imagenet.ENTRIES,
 }
 
 
