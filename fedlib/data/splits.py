@@ -89,31 +89,34 @@ def whole_groups(
 ) -> Split:
     """Draw as many test rows of every class, but no group into both parts.
 
-    Groups, such as the images of one lesion, are drawn in turn; one that would exceed
-    what its class still lacks is left to training, and so is one of two classes.
+    Groups, such as the images of one lesion, are drawn in turn, and left to training
+    where the number could not be met exactly any more. Groups of two classes train.
 
     Raises
     ------
     ValueError
-        A class whose groups do not add up to ``size``.
+        A class of which no groups have ``size`` images together.
     """
     members = _rows(groups)
+    mixed = {g for g, rows in members.items() if len({labels[r] for r in rows}) > 1}
     draw = random.Random(seed)
     test: list[int] = []
     for label, rows in _rows(labels).items():
+        whole = [
+            g for g in dict.fromkeys(groups[row] for row in rows) if g not in mixed
+        ]
+        draw.shuffle(whole)
+        sums = [{0}]  # numbers of images that the groups from here on can make up
+        for group in reversed(whole):
+            more = {done + len(members[group]) for done in sums[-1]}
+            sums.append(sums[-1] | {n for n in more if n <= size})
+        if size not in sums.pop():
+            raise ValueError(f"class {label}: no groups of {size} images together")
         lacks = size
-        candidates = list(dict.fromkeys(groups[row] for row in rows))
-        draw.shuffle(candidates)
-        for group in candidates:
-            mine = members[group]
-            if len(mine) <= lacks and all(labels[row] == label for row in mine):
-                test += mine
-                lacks -= len(mine)
-        if lacks:
-            raise ValueError(
-                f"class {label}: its groups give {size - lacks} test images, expected "
-                f"{size}"
-            )
+        for group in whole:
+            if lacks - len(members[group]) in sums.pop():
+                test += members[group]
+                lacks -= len(members[group])
     return _rest(len(labels), test), sorted(test)
 
 
