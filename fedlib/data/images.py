@@ -63,7 +63,7 @@ def _ordered(names: Iterable[str]) -> list[str]:
 
 def _hidden(name: str) -> bool:
     """Return whether a system left a file, such as ``__MACOSX/._a.jpg``."""
-    return any(p.startswith(".") or p == "__MACOSX" for p in name.split("/"))
+    return any(p[:1] == "." != p or p == "__MACOSX" for p in name.split("/"))
 
 
 def _walk(folder: Path, prefix: str, above: tuple[tuple[int, int], ...]) -> Iterator:
@@ -252,7 +252,8 @@ def _array(
             found = "x".join(map(str, pixels.size))
             raise ValueError(f"{found} pixels instead of {width}x{height}")
     except Exception as error:  # damaged bytes make decoders raise almost anything
-        notes.unreadable.append(f"{item.name}: {error or type(error).__name__}")
+        why = str(error) or type(error).__name__
+        notes.unreadable.append(f"{item.name}: {why}")
         return None
     notes.sizes[size] += 1
     return np.asarray(pixels).reshape(height, width, channels)
