@@ -103,3 +103,4 @@ class Entry(NamedTuple):
     transforms: Mapping[str, Transform] = {}  # paper -> what differs from the above
     downloads: tuple[Remote, ...] = ()  # empty: nothing to fetch, see the guide
     files: tuple[str, ...] = ()  # all of these are needed, each plain or with .gz
+    guide: str = ""  # whose page a variant shares; empty: it has its own

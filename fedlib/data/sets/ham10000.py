@@ -105,6 +105,7 @@ HAM = Entry(
     page="https://doi.org/10.7910/DVN/DBW86T",
     classes=7,
     per_class=TWENTY,
+    guide="ham10000",
 )
 
 ENTRIES = {
