@@ -230,9 +230,7 @@ def test_office_caltech(source, form):
     assert found.groups.train.bincount().tolist() == [10, 16, 9, 8]
     assert labelled(found)["test"][:2] == ["bike", "mug"]
     assert found.augment == Augment(4, True)
-    with pytest.raises(
-        DataError, match=r"Office-Caltech: 2 classes \(bike, mug\) instea"
-    ):
+    with pytest.raises(DataError, match=r"^Office-Caltech: 2 classes \(bike, mug\)"):
         data.check("office_caltech")
 
 
@@ -489,3 +487,9 @@ def test_every_set_of_images_says_how_to_get_it(source):
         assert entry.place in str(caught.value)
         assert str(caught.value).endswith(f"licence: {entry.page}")
         assert entry.page.startswith("http")
+        if name != "cifar10_fs":
+            page = Path(data.__file__).parent / "guides" / f"{entry.guide or name}.md"
+            told = " ".join(page.read_text().split())
+            assert entry.page.removeprefix("http") in told
+            assert f"Licence: {entry.licence.split(' (')[0].split(',')[0]}" in told
+            assert f"fedlib data check {entry.guide or name}" in told
