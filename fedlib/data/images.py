@@ -233,7 +233,7 @@ def _converted(image: Image.Image, mode: str) -> Image.Image:
     return image.convert(mode)
 
 
-def _array(
+def decode(
     files: Files,
     item: Item,
     shape: tuple[int, int, int],
@@ -285,7 +285,7 @@ def blocks(
         for start in range(0, len(items), BLOCK):
             arrays, kept = [], []
             for item in items[start : start + BLOCK]:
-                array = _array(files, item, shape, prepare, notes)
+                array = decode(files, item, shape, prepare, notes)
                 if array is not None:
                     arrays.append(array)
                     kept.append(item)
