@@ -111,7 +111,13 @@ def check(name: str, *, unreadable: Policy = "refuse") -> pd.DataFrame:
             rows.append((split, label, found[c], official))
             if official is not None and found[c] != official:
                 wrong.append(f"{split} {label}: {found[c]} instead of {official}")
-    total = len(data.train_y) + len(data.test_y)
+    of_split = (len(data.train_y), len(data.test_y))
+    for split, count, official in zip(
+        SPLITS, of_split, entry.per_split or of_split, strict=True
+    ):
+        if count != official:
+            wrong.append(f"{split}: {count} images instead of {official}")
+    total = sum(of_split)
     if entry.total not in (None, total):
         wrong.append(f"{total} images instead of {entry.total}")
     if wrong:
