@@ -1,12 +1,32 @@
 """Labels as sources have them, mapped to 0..C-1."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedlib.data.types import DataError
+
+
+def named(labels: Iterable[int], names: Sequence[Any], first: int = 0) -> list:
+    """Return the name of each label; the first name is that of label ``first``.
+
+    Raises
+    ------
+    DataError
+        A label without a name, naming value and position.
+    """
+    found = []
+    for position, label in enumerate(labels):
+        if not first <= label < first + len(names):
+            raise DataError(
+                f"labels: got {label} at position {position}, expected {first} to "
+                f"{first + len(names) - 1}"
+            )
+        found.append(names[int(label) - first])
+    return found
 
 
 def map_labels(

@@ -12,6 +12,7 @@ from fedlib.data.types import DataError
 DAMAGE = (  # what readers raise on a file that is cut off or something else
     AssertionError,
     EOFError,
+    OSError,
     RuntimeError,
     ValueError,
     gzip.BadGzipFile,
@@ -21,11 +22,20 @@ DAMAGE = (  # what readers raise on a file that is cut off or something else
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turn what a reader raises on a damaged file into a message that names it."""
+def reading(path: Path, *also: type[Exception]) -> Iterator[None]:
+    """Turn what a reader raises on a damaged file into a message that names it.
+
+    Parameters
+    ----------
+    path : Path
+    *also : exceptions
+        What this reader raises besides ``DAMAGE``.
+    """
     try:
         yield
-    except DAMAGE as error:
+    except (FileNotFoundError, PermissionError):  # a DataError is the first, too
+        raise
+    except (*DAMAGE, *also) as error:
         reason = str(error) or type(error).__name__
         raise DataError(
             f"{path} is damaged ({reason}); replace it, or remove it and fetch again"
@@ -54,6 +64,24 @@ def first_of(*names: str) -> Callable[[Path], list[Path]]:
         return [root / name for name in names if (root / name).exists()][:1]
 
     return find
+
+
+def either(*finders: Callable[[Path], list[Path]]) -> Callable[[Path], list[Path]]:
+    """Return a finder of the first form that is there."""
+
+    def find(root: Path) -> list[Path]:
+        return next((found for f in finders if (found := f(root))), [])
+
+    return find
+
+
+def together(
+    folders: tuple[str, ...], names: tuple[str, ...]
+) -> Callable[[Path], list[Path]]:
+    """Return a finder of files that lie together in one of the folders."""
+    return either(
+        *(all_of(tuple(f"{folder}/{n}" for n in names)) for folder in folders)
+    )
 
 
 def always(root: Path) -> list[Path]:
