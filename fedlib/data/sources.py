@@ -5,7 +5,8 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import IO
 
 from fedlib.data.types import DataError
 
@@ -36,7 +37,7 @@ def reading(path: Path, *also: type[Exception]) -> Iterator[None]:
     except (FileNotFoundError, PermissionError):  # a DataError is the first, too
         raise
     except (*DAMAGE, *also) as error:
-        reason = str(error) or type(error).__name__
+        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise DataError(
             f"{path} is damaged ({reason}); replace it, or remove it and fetch again"
         ) from error
@@ -82,6 +83,18 @@ def together(
     return either(
         *(all_of(tuple(f"{folder}/{n}" for n in names)) for folder in folders)
     )
+
+
+def members(archive: Path) -> dict[str, str]:
+    """Return the members of a zip by file name, wherever they lie in it."""
+    with reading(archive), zipfile.ZipFile(archive) as opened:
+        return {PurePosixPath(name).name: name for name in opened.namelist()}
+
+
+def member(archive: Path, name: str) -> IO[bytes]:
+    """Open a member of a zip; it stays open when the archive is closed."""
+    with zipfile.ZipFile(archive) as opened:
+        return opened.open(name)
 
 
 def always(root: Path) -> list[Path]:

@@ -1,31 +1,47 @@
-"""CIFAR: torchvision's batches, or images by class in a folder or a zip."""
+"""CIFAR: torchvision's batches, Parquet, or images by class in a folder or a zip."""
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torchvision import datasets as tv
 
 from fedlib.augment import Augment
 from fedlib.data.images import read_tree
-from fedlib.data.sources import first_of, reading
+from fedlib.data.labels import named
+from fedlib.data.parquet import parquet_in, read_parquet
+from fedlib.data.sources import either, first_of, reading
 from fedlib.data.splits import three_ways
 from fedlib.data.transform import Transform
 from fedlib.data.types import Block, Entry, Notes, Raw, Remote
 
 SHAPE = (3, 32, 32)
+TRANSFORMS = {  # FedHPro and FedPG take CIFAR-10's numbers for both
+    "fedhpro": Transform(
+        mean=(0.4914, 0.4822, 0.4465),
+        std=(0.2023, 0.1994, 0.2010),
+        padding=4,
+        flip=True,
+    ),
+    "fedpg": Transform(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)),
+}
 
 
-def _read_cifar10(paths: list[Path], notes: Notes) -> Raw:
-    (path,) = paths
-    with reading(path):
-        if path.name != "cifar-10-batches-py":
-            title = "CIFAR-10 (JPEG)" if "jpeg" in path.name else None
-            return read_tree(path, notes, SHAPE, title)
-        blocks = []
-        for train in (True, False):
-            split = tv.CIFAR10(str(path.parent), train=train, download=False)
-            x = torch.from_numpy(split.data).permute(0, 3, 1, 2)
-            blocks.append([Block(x, [split.classes[label] for label in split.targets])])
+def _read(paths: list[Path], notes: Notes, batches: Any, title: str, label: str) -> Raw:
+    path = paths[0]
+    if path.suffix == ".parquet":
+        return read_parquet(paths, notes, SHAPE, label, named=True)
+    if path.name != batches.base_folder:
+        jpeg = f"{title} (JPEG)" if "jpeg" in path.name else None
+        with reading(path):
+            return read_tree(path, notes, SHAPE, jpeg)
+    blocks = []
+    for train in (True, False):
+        with reading(path):
+            split = batches(str(path.parent), train=train, download=False)
+        x = torch.from_numpy(split.data).permute(0, 3, 1, 2)
+        blocks.append([Block(x, named(split.targets, split.classes))])
     return Raw(*blocks)
 
 
@@ -35,7 +51,7 @@ def _read_cifar10_fs(paths: list[Path], notes: Notes) -> Raw:
     FedPG's released code splits as FederatedScope does, but its loader is missing: that
     both official parts are pooled is our reading.
     """
-    raw = _read_cifar10(paths, notes)
+    raw = ENTRIES["cifar10"].read(paths, notes)
     read = [block for part in (raw.train, raw.test) for block in part]
     x, y = torch.cat([block.x for block in read]), [c for b in read for c in b.y]
     train, _, test = (
@@ -45,42 +61,47 @@ def _read_cifar10_fs(paths: list[Path], notes: Notes) -> Raw:
     return Raw(train, test, title)
 
 
-ENTRIES = {
-    "cifar10": Entry(
-        title="CIFAR-10",
+def _entry(name: str, title: str, batches: Any, label: str, config: str) -> Entry:
+    return Entry(
+        title=title,
         shape=SHAPE,
-        find=first_of(
-            "cifar-10-batches-py", "cifar10-jpeg.zip", "cifar10.zip", "cifar10"
+        find=either(
+            first_of(batches.base_folder),
+            parquet_in(name),
+            first_of(f"{name}-jpeg.zip", f"{name}.zip", name),
         ),
-        read=_read_cifar10,
+        read=partial(_read, batches=batches, title=title, label=label),
         mean=(0.485, 0.456, 0.406),
         std=(0.229, 0.224, 0.225),
         augment=Augment(4, True),
-        place="cifar-10-batches-py/, or images as cifar10/{train,test}/<class>/, or "
-        "those folders in cifar10-jpeg.zip",
+        place=f"{batches.base_folder}/, or {name}/{config}/{{train,test}}-00000-of-"
+        f"00001.parquet, or images as {name}/{{train,test}}/<class>/, or those folders "
+        f"in {name}-jpeg.zip",
         licence="not stated",
         page="https://www.cs.toronto.edu/~kriz/cifar.html",
-        classes=10,
-        per_class=([5000] * 10, [1000] * 10),
-        transforms={
-            "fedhpro": Transform(
-                mean=(0.4914, 0.4822, 0.4465),
-                std=(0.2023, 0.1994, 0.2010),
-                padding=4,
-                flip=True,
-            ),
-            "fedpg": Transform(
-                mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)
-            ),
-        },
+        transforms=TRANSFORMS,
         downloads=(
             Remote(
-                tv.CIFAR10.filename,
-                (tv.CIFAR10.url,),
-                f"md5:{tv.CIFAR10.tgz_md5}",
+                batches.filename,
+                (batches.url,),
+                f"md5:{batches.tgz_md5}",
                 unpack=True,
             ),
         ),
+    )
+
+
+ENTRIES = {
+    "cifar10": _entry(
+        "cifar10", "CIFAR-10", tv.CIFAR10, "label", "plain_text"
+    )._replace(classes=10, per_class=([5000] * 10, [1000] * 10)),
+    "cifar100": _entry(
+        "cifar100", "CIFAR-100", tv.CIFAR100, "fine_label", "cifar100"
+    )._replace(
+        mean=(0.507, 0.487, 0.441),  # as GFPL
+        std=(0.267, 0.256, 0.276),
+        classes=100,
+        per_class=([500] * 100, [100] * 100),
     ),
 }
 

@@ -1,0 +1,157 @@
+"""Images in Parquet files, as Hugging Face lays them out; read row group by row group.
+
+A file has a column of images (their bytes, as a file holds them) and one of labels. The
+files of a split are ``train-00000-of-00002.parquet`` and so on, beside those of the
+other.
+"""
+
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+
+from fedlib.data.images import BLOCK, Files, Item, decode
+from fedlib.data.sources import reading
+from fedlib.data.types import SPLITS, Block, DataError, Notes, Raw
+
+NAME = re.compile(r"(train|test)(?:-(\d+)-of-(\d+))?\.parquet")
+IMAGES = ("image", "img")
+
+
+def parquet_in(*folders: str) -> Callable[[Path], list[Path]]:
+    """Return a finder of both splits' files in a folder or a folder inside it."""
+
+    def find(root: Path) -> list[Path]:
+        for folder in folders:
+            for place in (root / folder, *sorted((root / folder).glob("*/"))):
+                found = [p for p in sorted(place.glob("*")) if NAME.fullmatch(p.name)]
+                if {NAME.sub(r"\1", p.name) for p in found} == set(SPLITS):
+                    return found
+        return []
+
+    return find
+
+
+def read_parquet(
+    paths: list[Path],
+    notes: Notes,
+    shape: tuple[int, int, int],
+    label: str = "label",
+    named: bool = False,
+) -> Raw:
+    """Read the files that ``parquet_in`` found.
+
+    Parameters
+    ----------
+    paths : list of Path
+    notes : Notes
+    shape : tuple of int
+    label : str
+        The column of labels.
+    named : bool
+        Labels are replaced by their names, where the file has them.
+
+    Raises
+    ------
+    DataError
+        Files of a split are missing, or belong to two copies.
+    """
+    parts = [_complete(paths, split) for split in SPLITS]
+    train, test = (_blocks(part, notes, shape, label, named) for part in parts)
+    return Raw(train, test)
+
+
+def _complete(paths: list[Path], split: str) -> list[Path]:
+    """Return the files of a split, all of them."""
+    found = {p.name: p for p in paths if p.name.startswith(split)}
+    totals = {NAME.sub(r"\3", name) for name in found}
+    if len(totals) != 1:
+        raise DataError(
+            f"{paths[0].parent}: {', '.join(found)} are not of one copy; keep one"
+        )
+    total = totals.pop()
+    width = len(total)
+    whole = [
+        f"{split}-{number:0{width}}-of-{total}.parquet"
+        for number in range(int(total or 0))
+    ]
+    gaps = [name for name in whole if name not in found]
+    if gaps:
+        raise DataError(f"{paths[0].parent} lacks {', '.join(gaps)}")
+    return list(found.values())
+
+
+def _column(file: pq.ParquetFile, path: Path, names: tuple[str, ...]) -> str:
+    present = file.schema_arrow.names
+    for name in names:
+        if name in present:
+            return name
+    raise DataError(
+        f"{path}: columns {', '.join(present)}, expected {' or '.join(names)}"
+    )
+
+
+def _names(file: pq.ParquetFile, label: str) -> list[str]:
+    """Return the names of labels that Hugging Face keeps beside the columns."""
+    metadata: dict[bytes, bytes] = file.schema_arrow.metadata or {}
+    about = json.loads(metadata.get(b"huggingface", b"{}"))
+    return about.get("info", {}).get("features", {}).get(label, {}).get("names", [])
+
+
+def _checked(value: Any, names: list[str], place: str) -> Any:
+    """Return a label, or its name; one that is none is refused by its place."""
+    if isinstance(value, str):
+        return value
+    whole = isinstance(value, int)
+    if not whole or value < 0 or (names and value >= len(names)):
+        wanted = f"0 to {len(names) - 1}" if names else "0 or more"
+        raise DataError(f"{place}: label {value}, expected {wanted}")
+    return names[value] if names else value
+
+
+def _rows(
+    file: pq.ParquetFile, path: Path, columns: list[str]
+) -> Iterator[list[tuple[bytes, Any]]]:
+    """Yield the bytes of an image and its label, for some rows at a time."""
+    batches = file.iter_batches(BLOCK, columns=columns)
+    while True:
+        with reading(path):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        images, labels = (batch.column(column).to_pylist() for column in columns)
+        content = [i["bytes"] if isinstance(i, dict) else i for i in images]
+        yield list(zip((c or b"" for c in content), labels, strict=True))
+
+
+def _blocks(
+    paths: list[Path],
+    notes: Notes,
+    shape: tuple[int, int, int],
+    label: str,
+    named: bool,
+) -> Iterator[Block]:
+    for path in paths:
+        with reading(path):
+            file = pq.ParquetFile(path)
+        with file:
+            columns = [_column(file, path, IMAGES), _column(file, path, (label,))]
+            names = _names(file, label) if named else []
+            place = (f"{path.name}:{row}" for row in itertools.count())
+            for rows in _rows(file, path, columns):
+                arrays, y = [], []
+                for (content, value), at in zip(rows, place, strict=False):
+                    files = Files([at], lambda _, content=content: content)
+                    array = decode(files, Item(at, value), shape, None, notes)
+                    if array is not None:
+                        arrays.append(array)
+                        y.append(_checked(value, names, at))
+                if arrays:
+                    x = torch.from_numpy(np.stack(arrays))
+                    yield Block(x.permute(0, 3, 1, 2), y)
