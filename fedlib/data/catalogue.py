@@ -3,24 +3,32 @@
 from fedlib.data.sets import (
     cifar,
     class_folders,
+    digits_domains,
     embedded,
+    emnist,
     ham10000,
     imagenet,
+    mat,
     mnist_family,
     nist,
     office,
+    usps,
 )
 from fedlib.data.types import Entry
 
 DATASETS: dict[str, Entry] = {
     **embedded.ENTRIES,
     **mnist_family.ENTRIES,
+    **emnist.ENTRIES,
     **cifar.ENTRIES,
     **class_folders.ENTRIES,
     **nist.ENTRIES,
     **office.ENTRIES,
     **ham10000.ENTRIES,
     **imagenet.ENTRIES,
+    **mat.ENTRIES,
+    **usps.ENTRIES,
+    **digits_domains.ENTRIES,
 }
 
 
