@@ -78,6 +78,6 @@ ENTRIES = {
         per_class=([4800] * 26, [800] * 26), transforms={"fedpa": HALF}
     ),
     "emnist_byclass": _entry("EMNIST by class", "byclass", BY_CLASS)._replace(
-        per_split=(697_932, 116_323)
+        per_split=(697_932, 116_323), guide="emnist"
     ),
 }
