@@ -80,9 +80,15 @@ def together(
     folders: tuple[str, ...], names: tuple[str, ...]
 ) -> Callable[[Path], list[Path]]:
     """Return a finder of files that lie together in one of the folders."""
-    return either(
-        *(all_of(tuple(f"{folder}/{n}" for n in names)) for folder in folders)
-    )
+
+    def find(root: Path) -> list[Path]:
+        for folder in folders:
+            found = [root / folder / name for name in names]
+            if all(path.exists() for path in found):
+                return found
+        return []
+
+    return find
 
 
 def members(archive: Path) -> dict[str, str]:

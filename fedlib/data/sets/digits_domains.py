@@ -14,6 +14,7 @@ from fedlib.data.sets.mat import IMAGENET, SHAPE
 from fedlib.data.types import SPLITS, Block, DataError, Entry, Notes, Raw
 from fedlib.paths import data_dirs
 
+DIGITS = {str(digit) for digit in range(10)}
 BILINEAR = Image.Resampling.BILINEAR
 DOMAINS = {  # in the order of FedHPro's tables and of fedlib.schemes.domains
     "MNIST": mnist_family.ENTRIES["mnist"],
@@ -64,7 +65,7 @@ def _blocks(parts: dict[str, Iterable[Block]]) -> Iterator[Block]:
 
 def _digit(domain: str, label: str | int) -> int:
     """Return a label as a number: folders of images have text."""
-    if str(label) not in map(str, range(10)):
+    if str(label) not in DIGITS:
         raise DataError(f"{domain}: label {label}, expected a digit")
     return int(label)
 
