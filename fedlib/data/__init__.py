@@ -9,6 +9,7 @@ their readers.
 from fedlib.data.access import check, load, locate, status
 from fedlib.data.catalogue import DATASETS
 from fedlib.data.fetch import fetch
+from fedlib.data.guide import guide
 from fedlib.data.labels import map_labels
 from fedlib.data.transform import Transform
 from fedlib.data.types import DataError, Dataset, Groups
@@ -21,6 +22,7 @@ __all__ = [
     "Transform",
     "check",
     "fetch",
+    "guide",
     "load",
     "locate",
     "map_labels",
