@@ -1,9 +1,11 @@
 """Load, list and check data sets; nothing here downloads."""
 
+import json
 from collections import Counter
 from pathlib import Path
 
 import pandas as pd
+from safetensors import SafetensorError, safe_open
 
 from fedlib.data.catalogue import DATASETS, entry_of
 from fedlib.data.sources import always, plain_or_gz
@@ -38,6 +40,39 @@ def _gaps(entry: Entry) -> str:
     return told
 
 
+def _downloads(entry: Entry) -> str:
+    """Return each file to download, with its hash and where it is."""
+    lines = []
+    for remote in entry.downloads:
+        known = [remote.hash] if remote.hash else []
+        known += [f"{remote.size} bytes"] if remote.size else []
+        facts = f" ({', '.join(known)})" if known else ""
+        lines.append(f"\n  {remote.path}{facts}: {' or '.join(remote.urls)}")
+    if any(remote.unpack for remote in entry.downloads):
+        lines.append("\nIt also unpacks an archive that lies in one of the folders.")
+    return "".join(lines)
+
+
+def absent(name: str, why: str = "") -> str:
+    """Return the message of a data set that is not here: what, where, and from where.
+
+    Parameters
+    ----------
+    why : str
+        Goes on after "is not here".
+    """
+    entry = entry_of(name)
+    looked = ", ".join(str(root) for root in data_dirs())
+    how = f"follow the steps of: fedlib data guide {name}."
+    if entry.downloads:
+        how = f"run: fedlib data fetch {name}, which downloads{_downloads(entry)}"
+    return (
+        f"{entry.title} is not here{why}. Looked in: {looked}.{_gaps(entry)} "
+        f"Put {entry.place} into one of them (FEDLIB_DATA names the first), or "
+        f"{how}\nOrigin and licence: {entry.page}"
+    )
+
+
 def load(name: str, *, unreadable: Policy = "refuse") -> Dataset:
     """Return a data set, decoding it into the cache when it is new.
 
@@ -57,30 +92,41 @@ def load(name: str, *, unreadable: Policy = "refuse") -> Dataset:
     ValueError
         Unknown name.
     """
-    entry = entry_of(name)
     sources = locate(name)
     if not sources:
-        looked = ", ".join(str(root) for root in data_dirs())
-        how = "run: fedlib data fetch" if entry.downloads else "see: fedlib data guide"
-        raise DataError(
-            f"{entry.title} is not here. Looked in: {looked}.{_gaps(entry)} "
-            f"Put {entry.place} into one of them (FEDLIB_DATA names the first), or "
-            f"{how} {name}. Origin and licence: {entry.page}"
-        )
+        raise DataError(absent(name))
     return stored(name, sources, unreadable)
 
 
+def _decoded(name: str, sources: list[Path]) -> tuple[bool, int]:
+    """Return whether a data set is decoded, and how many images were left out."""
+    file = decoded_folder(name, sources) / "labels.safetensors"
+    try:
+        with safe_open(file, "pt") as opened:
+            return True, len(json.loads(opened.metadata()["skipped"]))
+    except (OSError, SafetensorError):  # absent, or damaged: decoded by the next load
+        return False, 0
+
+
 def status() -> pd.DataFrame:
-    """Return which data sets are here, and from where; else where they should be."""
+    """Return which data sets are here and from where, else how to get them.
+
+    Columns are name, title, present, source (where it is, or what to put where), bytes,
+    decoded, skipped (unreadable images that were left out) and get: "built in",
+    "fetch" or "guide".
+    """
     rows = []
     for name, entry in DATASETS.items():
+        built_in = entry.find is always
         sources = locate(name)
         files = [p for source in sources for p in (source, *source.rglob("*"))]
-        size = sum(p.stat().st_size for p in files if p.is_file())
-        here = sources and entry.find is not always
-        where = str(sources[0]) if here else entry.place
-        rows.append((name, entry.title, bool(sources), where, size))
-    return pd.DataFrame(rows, columns=["name", "title", "present", "source", "bytes"])
+        size = 0 if built_in else sum(p.stat().st_size for p in files if p.is_file())
+        where = str(sources[0]) if sources and not built_in else entry.place
+        ready = _decoded(name, sources) if sources else (False, 0)
+        get = "built in" if built_in else "fetch" if entry.downloads else "guide"
+        rows.append((name, entry.title, bool(sources), where, size, *ready, get))
+    columns = ["name", "title", "present", "source", "bytes"]
+    return pd.DataFrame(rows, columns=[*columns, "decoded", "skipped", "get"])
 
 
 def check(name: str, *, unreadable: Policy = "refuse") -> pd.DataFrame:
@@ -91,7 +137,8 @@ def check(name: str, *, unreadable: Policy = "refuse") -> pd.DataFrame:
     Raises
     ------
     DataError
-        A count differs; all differences are listed.
+        A count differs by more than the images that were left out as unreadable; all
+        differences are listed, and these images.
     """
     data, entry = load(name, unreadable=unreadable), entry_of(name)
     if fingerprint(content(data)) != data.fingerprint:
@@ -102,7 +149,7 @@ def check(name: str, *, unreadable: Policy = "refuse") -> pd.DataFrame:
             f"{data.title}: {len(data.classes)} classes ({', '.join(data.classes)}) "
             f"instead of {entry.classes}{_sums(data, entry)}"
         )
-    rows, wrong = [], []
+    rows, wrong, gaps = [], [], []
     for s, split in enumerate(SPLITS):
         y = (data.train_y, data.test_y)[s]
         if entry.per_split and len(y) != entry.per_split[s]:
@@ -113,10 +160,15 @@ def check(name: str, *, unreadable: Policy = "refuse") -> pd.DataFrame:
             rows.append((split, label, found[c], official))
             if official is not None and found[c] != official:
                 wrong.append(f"{split} {label}: {found[c]} instead of {official}")
+                gaps.append(official - found[c])
     total = len(data.train_y) + len(data.test_y)
-    if entry.total not in (None, total):
+    if entry.total is not None and total != entry.total:
         wrong.append(f"{total} images instead of {entry.total}")
-    if wrong:
+        gaps = gaps or [entry.total - total]
+    left_out = len(data.skipped)
+    if wrong and not (min(gaps) > 0 and sum(gaps) == left_out):
+        if left_out:
+            wrong.append(f"{left_out} unreadable left out: {', '.join(data.skipped)}")
         raise DataError(f"{data.title}: " + "; ".join(wrong))
     return pd.DataFrame(rows, columns=["split", "class", "images", "official"])
 
