@@ -15,25 +15,31 @@ import torch
 
 from fedlib import artefacts, data, paths, rebuild, registry
 from fedlib.data import DataError
+from fedlib.data.catalogue import entry_of
+from fedlib.data.download import human
+from fedlib.data.store import Policy
 from fedlib.runs import jobs_default
 
 PACKAGES = ("torch", "torchvision", "numpy", "scipy", "scikit-learn", "pandas")
 PACKAGES += ("matplotlib", "seaborn", "papermill", "ipykernel", "jupyterlab", "nbval")
-PACKAGES += ("pydantic", "safetensors", "joblib", "click")
+PACKAGES += ("pydantic", "safetensors", "joblib", "click", "requests")
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Plain(click.Group):
-    """Commands whose errors are one line: a wrong setting exits 2, missing data 1."""
+    """Commands whose errors are short: a wrong setting exits 2, missing data 1."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         try:
             return super().invoke(ctx)
-        except (DataError, ValueError) as error:
+        except DataError as error:
+            click.echo(f"Error: {error}", err=True)
+            ctx.exit(1)
+        except ValueError as error:
             click.echo("Error: " + " ".join(str(error).split()), err=True)
-            ctx.exit(1 if isinstance(error, DataError) else 2)
+            ctx.exit(2)
 
 
 def _table(frame: pd.DataFrame) -> str:
@@ -156,7 +162,7 @@ def list_methods() -> None:
 @list_group.command("datasets")
 def list_datasets() -> None:
     """List data sets and whether they are here."""
-    click.echo(_table(data.status().drop(columns=["source", "bytes"])))
+    click.echo(_table(data.status().filter(["name", "title", "present", "get"])))
 
 
 @main.group("data")
@@ -166,24 +172,69 @@ def data_group() -> None:
 
 @data_group.command("status")
 def data_status() -> None:
-    """Say which data sets are here, and from where."""
-    click.echo(_table(data.status()))
+    """Say which data sets are here and from where, or how to get them."""
+    rows = []
+    for found in data.status().to_dict("records"):
+        here, get = found["present"], found["get"]
+        state = get if get == "built in" else "present" if here else "missing"
+        rows.append(
+            {
+                "name": found["name"],
+                "title": found["title"],
+                "state": state,
+                "size": human(found["bytes"]) if found["bytes"] else "",
+                "decoded": "yes" if found["decoded"] else "no",
+                "skipped": found["skipped"] if found["decoded"] else "",
+                "get": "" if here else f"fedlib data {get} {found['name']}",
+                "where": found["source"],
+            }
+        )
+    click.echo(_table(pd.DataFrame(rows)))
     click.echo("searched: " + ", ".join(str(folder) for folder in paths.data_dirs()))
 
 
 @data_group.command("fetch")
-@click.argument("name")
-def data_fetch(name: str) -> None:
-    """Download a data set."""
-    click.echo(f"{name} is in {data.fetch(name)}")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("--offline", is_flag=True, help="Only say what to download, from where.")
+def data_fetch(names: tuple[str, ...], offline: bool) -> None:
+    """Download data sets, and go on with what was interrupted."""
+    for name in names:
+        entry_of(name)  # a wrong name stops before the first download
+    failed = False
+    for name in names:
+        try:
+            data.fetch(name, offline=offline or None, echo=click.echo)
+        except DataError as error:
+            click.echo(f"Error: {error}", err=True)
+            failed = True
+    sys.exit(1 if failed else 0)
 
 
 @data_group.command("check")
 @click.argument("name")
-def data_check(name: str) -> None:
+@click.option(
+    "--unreadable",
+    type=click.Choice(["refuse", "skip"]),
+    default="refuse",
+    show_default=True,
+    help="Name unreadable images and stop, or leave them out.",
+)
+def data_check(name: str, unreadable: Policy) -> None:
     """Compare the number of images per class with the official one."""
-    click.echo(_table(data.check(name)))
+    click.echo(_table(data.check(name, unreadable=unreadable)))
+    found = data.load(name, unreadable=unreadable)
+    if found.sizes:
+        click.echo(f"images found: {found.sizes} pixels")
+    for skipped in found.skipped:
+        click.echo(f"left out, unreadable: {skipped}")
     click.echo(f"{name}: ok")
+
+
+@data_group.command("guide")
+@click.argument("name")
+def data_guide(name: str) -> None:
+    """Print what a data set is and how to get it, step by step."""
+    click.echo(data.guide(name), nl=False)
 
 
 def _version(package: str) -> str:

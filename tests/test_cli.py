@@ -137,8 +137,9 @@ def test_data(monkeypatch):
     for command in ("fetch", "check"):
         result = fedlib("data", command, "mnist")
         assert result.exit_code == 1
-        assert len(result.output.splitlines()) == 1
-        assert result.output.startswith("Error: MNIST")
+        assert result.output.startswith("Error: MNIST is not here")
+        assert result.output.count("Error") == 1
+        assert "Traceback" not in result.output
 
 
 def test_doctor(tmp_path, monkeypatch):
