@@ -55,11 +55,17 @@ class Server(http.server.BaseHTTPRequestHandler):
             content = content[::-1]
         start = self.start(fault, content)
         body = content[start:]
-        sent = body[: len(body) // 2] if fault in ("cut", "hang", "ctrl-c") else body
+        half = fault in ("cut", "cut chunks", "hang", "ctrl-c")
+        sent = body[: len(body) // 2] if half else body
         self.asked.append((self.path, self.headers["Range"], len(sent)))
         kind = "text/html" if fault == "page" else "application/octet-stream"
         self.send_header("Content-Type", kind)
         self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+        if fault == "cut chunks":
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(sent), sent))
+            return
         if fault != "no length":
             self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -157,7 +163,8 @@ FAULTS = {
     "other": f"has md5 [0-9a-f]+ instead of {md5(BODY)[4:]}; nothing kept",
     "page": "answers with a web page instead of the file; .*; nothing kept",
     "page as data": "answers with a web page instead .*; nothing kept",
-    "cut": "cut off after 5120 of 10240 bytes|broken.*; 5.1 kB are kept",
+    "cut": "connection cut off after 5120 of 10240 bytes; 5.1 kB are kept",
+    "cut chunks": "connection failed or broken .*; 5.1 kB are kept",
     "hang": "no answer for 0.3 s; 5.1 kB are kept for the next try",
 }
 
@@ -168,7 +175,7 @@ def test_a_fault_is_told_and_the_next_try_works(server, tmp_path, fault):
     server.faults["a"] = fault
     with pytest.raises(DataError, match=f"file.bin: download failed.*{FAULTS[fault]}"):
         download.download(wanted, path, timeout=0.3)
-    kept = fault in ("cut", "hang")
+    kept = fault in ("cut", "cut chunks", "hang")
     assert (tmp_path / "file.bin.part").exists() == kept
     assert not path.exists()
     server.faults.clear()

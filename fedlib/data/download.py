@@ -13,7 +13,7 @@ from pathlib import Path
 
 import requests
 from tqdm import tqdm
-from urllib3.exceptions import HTTPError, ReadTimeoutError
+from urllib3.exceptions import HTTPError, ProtocolError, ReadTimeoutError
 
 from fedlib.data.types import DataError, Remote
 
@@ -192,6 +192,16 @@ def _total(answer: requests.Response, start: int, remote: Remote) -> int | None:
     return total
 
 
+def _chunks(answer: requests.Response, *, until_it_breaks: bool) -> Iterator[bytes]:
+    """Yield what arrives; a broken connection is an end where the size is known."""
+    try:
+        while chunk := answer.raw.read1(CHUNK, decode_content=False):
+            yield chunk
+    except ProtocolError:
+        if not until_it_breaks:
+            raise
+
+
 def _receive(answer: requests.Response, part: Path, start: int, total: int) -> None:
     """Write a file, or the rest of it from byte ``start``, as it comes."""
     from fedlib.runs import progress_off  # here: it imports fedlib.data
@@ -215,7 +225,7 @@ def _receive(answer: requests.Response, part: Path, start: int, total: int) -> N
     try:
         with full_disk_told(name, needed, part.parent), bar:
             with open(part, "ab" if start else "wb") as file:
-                while chunk := answer.raw.read1(CHUNK, decode_content=False):
+                for chunk in _chunks(answer, until_it_breaks=total >= 0):
                     if not done and chunk.lstrip()[:9].lower().startswith(
                         (b"<!doctype", b"<html")
                     ):
