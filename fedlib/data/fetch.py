@@ -70,30 +70,29 @@ def fetch(
                 _complete(name, entry, home, scratch, offline, timeout)
                 echo(f"{entry.title} is in {home}")
                 return home
-    echo(f"{entry.title} is whole in {found} already; nothing was downloaded")
+    echo(f"{entry.title} is in {found} already; nothing was downloaded")
     return found
 
 
 def _present(entry: Entry) -> Path | None:
-    """Return the folder that holds a whole data set.
+    """Return the folder that holds a data set, whole as far as can be told.
 
-    Raises
-    ------
-    DataError
-        It is damaged in a folder that is not ours to change.
+    In a person's folder, other files than the published ones are reported and left
+    alone: they may be packed anew.
     """
     for root in data_dirs():
         if not entry.find(root):
             continue
         faults = [f for remote in entry.downloads if (f := _fault(root, remote))]
-        if not faults:
-            return root
-        if root != cache_dir() / "data":
-            raise DataError(
-                f"{entry.title}: {'; '.join(faults)}. Replace or remove it, then fetch "
-                "again"
+        if faults and root == cache_dir() / "data":
+            return None
+        if faults:
+            log.warning(
+                "%s: other files than the published ones, packed anew or damaged: %s",
+                entry.title,
+                "; ".join(faults),
             )
-        return None
+        return root
     return None
 
 
@@ -131,18 +130,17 @@ def _in_place(home: Path, remote: Remote) -> bool:
 
 
 def _found(remote: Remote, home: Path, scratch: Path) -> Path | None:
-    """Return where a whole file lies; remove a damaged one from the cache."""
+    """Return where a whole file lies; a damaged one of the cache will be replaced."""
     for path in [root / remote.path for root in (scratch, *data_dirs())]:
         if not path.exists():
             continue
         wrong = fault(path, remote)
         if not wrong:
             return path
-        if path.is_relative_to(home):
+        fate = "it is fetched again" if path.is_relative_to(home) else "not used"
+        log.warning("%s %s; %s", path, wrong, fate)
+        if path.is_relative_to(scratch):
             path.unlink()
-            log.warning("%s %s; removed, it is fetched again", path, wrong)
-        else:
-            log.warning("%s %s; not used", path, wrong)
     return None
 
 
@@ -201,4 +199,6 @@ def _move_unpacked(path: Path, remote: Remote, home: Path, scratch: Path) -> Non
     }
     for item in scratch.iterdir():
         _move(item, folder / item.name)
+    if path != home / remote.path:
+        (home / remote.path).unlink(missing_ok=True)  # a damaged one
     write_text(_record(home, remote), json.dumps(sizes, indent=1) + "\n")
