@@ -63,10 +63,11 @@ def fetch(
             offline = os.environ.get("FEDLIB_OFFLINE", "0") not in ("", "0")
         home = cache_dir() / "data"
         scratch = home / ".partial" / page_of(name)  # variants share their files
-        scratch.mkdir(parents=True, exist_ok=True)
+        scratch.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{scratch}.lock"):
             found = _present(entry)  # another process may have fetched it meanwhile
             if found is None:
+                scratch.mkdir(exist_ok=True)
                 _complete(name, entry, home, scratch, offline, timeout)
                 echo(f"{entry.title} is in {home}")
                 return home
