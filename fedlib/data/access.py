@@ -154,6 +154,7 @@ def check(name: str, *, unreadable: Policy = "refuse") -> pd.DataFrame:
         y = (data.train_y, data.test_y)[s]
         if entry.per_split and len(y) != entry.per_split[s]:
             wrong.append(f"{split}: {len(y)} images instead of {entry.per_split[s]}")
+            gaps.append(entry.per_split[s] - len(y))
         found = Counter(y.tolist())
         for c, label in enumerate(data.classes):
             official = None if entry.per_class is None else entry.per_class[s][c]
