@@ -54,9 +54,9 @@ Prepare = Callable[[Image.Image], Image.Image]
 def _ordered(names: Iterable[str]) -> list[str]:
     """Return names sorted by folder, then by file, without what is hidden."""
 
-    def key(name: str) -> tuple[list[str], str]:
-        *folders, file = name.split("/")
-        return folders, file
+    def key(name: str) -> str:  # as if names of folders were compared one by one
+        folder, _, file = name.rpartition("/")
+        return folder.replace("/", "\0") + "\0\0" + file
 
     return sorted((name for name in names if not _hidden(name)), key=key)
 
@@ -121,14 +121,13 @@ def _opened(path: Path) -> Iterator[Files]:
     with archive:
         for member in archive.infolist():
             _check_member(path, member)
-        members = {member.filename: member for member in archive.infolist()}
 
         def unzip(name: str) -> bytes:
-            _check_size(members[name].file_size)  # as declared: no more is unpacked
+            _check_size(archive.getinfo(name).file_size)  # no more will be unpacked
             return archive.read(name)
 
-        files = (name for name, member in members.items() if not member.is_dir())
-        yield Files(_ordered(files), unzip)
+        names = dict.fromkeys(n for n in archive.namelist() if not n.endswith("/"))
+        yield Files(_ordered(names), unzip)
 
 
 @contextmanager
