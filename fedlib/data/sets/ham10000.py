@@ -61,9 +61,8 @@ def _read_ham(
     with opened(sources) as files:
         names = images_of(files.names)
         table = _table(path, files.names, files.read)
-    of = {
-        PurePosixPath(name).stem: name for name in reversed(names)
-    }  # the first counts
+    names.reverse()  # of images that are there twice, the first counts
+    of = {PurePosixPath(name).stem: name for name in names}
     _same(path, set(of), set(table.index))
     items = [Item(of[str(image)], str(dx)) for image, dx in table["dx"].items()]
     try:
