@@ -268,7 +268,8 @@ def test_status_says_what_is_here(source):
     members = pictures()
     unpack(source / "cifar10", members)
     found = data.status().set_index("name")
-    assert set(found.index[found["present"]]) == {"digits", "noise", "mnist", "cifar10"}
+    here = {"digits", "noise", "mnist", "cifar10", "cifar10_fs"}
+    assert set(found.index[found["present"]]) == here
     assert found.loc["mnist", "source"].startswith(str(source))
     sizes = sum(p.stat().st_size for p in (source / "MNIST" / "raw").iterdir())
     assert found.loc["mnist", "bytes"] == sizes
