@@ -31,6 +31,7 @@ from fedlib.schemes.dirichlet import (
 from fedlib.schemes.domains import DomainSkew, domain_skew
 from fedlib.schemes.few_classes import NID2, Subset, TwoClass, nid2, subset, two_class
 from fedlib.schemes.nway import NwayKshot, nway_kshot
+from fedlib.schemes.users import Users, users
 
 
 def long_tail(labels: Tensor, imbalance: float, seed: int) -> Tensor:
@@ -77,7 +78,15 @@ def long_tail(labels: Tensor, imbalance: float, seed: int) -> Tensor:
 
 
 Scheme = Annotated[
-    NwayKshot | CappedDirichlet | LDA | NID1 | NID2 | TwoClass | Subset | DomainSkew,
+    NwayKshot
+    | CappedDirichlet
+    | LDA
+    | NID1
+    | NID2
+    | TwoClass
+    | Subset
+    | DomainSkew
+    | Users,
     Field(discriminator="scheme"),
 ]
 
@@ -90,6 +99,7 @@ SCHEMES: dict[str, type[SchemeSettings]] = {
     "two_class": TwoClass,
     "subset": Subset,
     "domain_skew": DomainSkew,
+    "users": Users,
 }
 DRAWS: dict[str, Callable[..., Partition]] = {
     "nway_kshot": nway_kshot,
@@ -100,6 +110,7 @@ DRAWS: dict[str, Callable[..., Partition]] = {
     "two_class": two_class,
     "subset": subset,
     "domain_skew": domain_skew,
+    "users": users,
 }
 
 
@@ -111,8 +122,8 @@ def draw(
     clients: int,
     seed: int,
     imbalance: float = 1.0,
-    domains: Tensor | None = None,
-    test_domains: Tensor | None = None,
+    groups: Tensor | None = None,
+    test_groups: Tensor | None = None,
 ) -> Partition:
     """Draw the partition of a scheme, from a long-tailed training set if asked.
 
@@ -126,8 +137,8 @@ def draw(
     imbalance : float
         How many times larger the first class is than the last (``long_tail``); 1 keeps
         every training sample. Test samples are never taken away.
-    domains, test_domains : Tensor, optional
-        int64 domain of each sample, for ``domain_skew`` alone.
+    groups, test_groups : Tensor, optional
+        int64 domain or user of each sample, for ``domain_skew`` and ``users`` alone.
 
     Returns
     -------
@@ -141,9 +152,13 @@ def draw(
     """
     kept = long_tail(train_labels, imbalance, seed)
     settings: dict[str, Any] = scheme.model_dump(exclude={"scheme"})
-    if isinstance(scheme, DomainSkew):
-        settings["domains"] = None if domains is None else domains[kept]
-        settings["test_domains"] = test_domains
+    if isinstance(scheme, DomainSkew | Users):
+        if groups is None or test_groups is None:
+            raise ValueError(
+                f"partition: {scheme.scheme} needs the domain or user of each sample "
+                "(groups, test_groups), which this data set does not have"
+            )
+        settings |= {"groups": groups[kept], "test_groups": test_groups}
     found = DRAWS[scheme.scheme](
         train_labels[kept], test_labels, clients=clients, seed=seed, **settings
     )

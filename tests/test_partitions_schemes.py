@@ -22,6 +22,7 @@ from fedlib.partition import (
     Scheme,
     Subset,
     TwoClass,
+    Users,
     draw,
     long_tail,
 )
@@ -44,8 +45,18 @@ CASES = {
     "subset": Subset(),
     "domain_skew": DomainSkew(share=0.15),
     "domain_skew random": DomainSkew(mode="random", share=0.1, each_domain=False),
+    "users": Users(users_per_client=3, share=0.9),
+    "users all": Users(),
 }
-WHOLE = {"capped_dirichlet all", "lda", "nid1", "nid1 plain", "two_class", "subset"}
+WHOLE = {
+    "capped_dirichlet all",
+    "lda",
+    "nid1",
+    "nid1 plain",
+    "two_class",
+    "subset",
+    "users all",
+}
 CLIENTS = 10
 
 
@@ -55,24 +66,24 @@ def labels(per_class: list[int], seed: int = 3) -> torch.Tensor:
     return y[torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))]
 
 
-def data(classes: int = 6):
-    """Return uneven training and test labels, and four domains of each sample."""
+def data(classes: int = 6, groups: int = 4):
+    """Return uneven training and test labels, and the group of each sample."""
     y = labels([150 + 7 * c for c in range(classes)])
     t = labels([60 - 3 * c for c in range(classes)])
-    of = torch.arange(len(y)) % 4
-    return y, t, of, torch.arange(len(t)) % 4
+    of = torch.arange(len(y)) % groups
+    return y, t, of, torch.arange(len(t)) % groups
 
 
 def drawn(name: str, seed: int = 11, **options):
-    y, t, of, test_of = data()
+    y, t, of, test_of = data(groups=40 if name.startswith("users") else 4)
     part = draw(
         CASES[name],
         y,
         t,
         clients=CLIENTS,
         seed=seed,
-        domains=of,
-        test_domains=test_of,
+        groups=of,
+        test_groups=test_of,
         **options,
     )
     return part, y, t, of, test_of
@@ -98,7 +109,7 @@ def test_laws_of_indices(name):
     assert part.owns.shape == (CLIENTS, 6)
     for mine, tested, owns in zip(part.train, part.test, part.owns, strict=True):
         assert (y[mine].bincount(minlength=6) > 0).tolist() == owns.tolist()
-        assert owns[t[tested]].all()
+        assert owns[t[tested]].all() or name.startswith("users")
     if name in WHOLE:
         assert len(every) == len(y)
 
@@ -135,6 +146,8 @@ DRAWN = {
     "subset": "d576d199c76ddf2d",
     "domain_skew": "4dc936cf1c470d91",
     "domain_skew random": "f96c3253bee99aeb",
+    "users": "5fb083b155decf51",
+    "users all": "83574b6375030957",
 }
 
 
@@ -159,9 +172,9 @@ def test_a_long_tail_first(name):
 @pytest.mark.parametrize("name", SCHEMES)
 def test_settings_are_the_arguments(name):
     taken = set(inspect.signature(DRAWS[name]).parameters)
-    given = {"train_labels", "test_labels", "clients", "seed", "domains"}
+    given = {"train_labels", "test_labels", "clients", "seed", "groups"}
     fields = set(SCHEMES[name].model_fields)
-    assert taken - given - {"test_domains"} == fields - {"scheme"}
+    assert taken - given - {"test_groups"} == fields - {"scheme"}
     assert SCHEMES[name]().scheme == name
 
 
@@ -186,6 +199,8 @@ def test_settings_survive_json_and_refuse_what_they_do_not_know(scheme):
         ("subset", {"dominant": 1.01}),
         ("domain_skew", {"share": 0}),
         ("domain_skew", {"per_domain": [-1, 3]}),
+        ("users", {"users_per_client": 0}),
+        ("users", {"share": 1.1}),
         ("nway_kshot", {"shot_spread": 0}),
         ("pie", {}),
     ],
@@ -580,7 +595,7 @@ def office(scheme: DomainSkew, clients: int = 10, seed: int = 0):
     test_of = labels([224, 190, 58, 30], seed=2)
     t = torch.arange(len(test_of)) % 10
     part = draw(
-        scheme, y, t, clients=clients, seed=seed, domains=of, test_domains=test_of
+        scheme, y, t, clients=clients, seed=seed, groups=of, test_groups=test_of
     )
     return part, y, of, t, test_of
 
@@ -623,7 +638,7 @@ def test_classes_that_cannot_be_had_are_listed():
     of, y = torch.zeros(40, dtype=torch.int64), torch.arange(40) % 2
     y[7] = 2  # one sample for two clients
     scheme = DomainSkew(per_domain=(2,), share=0.3)
-    part = draw(scheme, y, y, clients=2, seed=0, domains=of, test_domains=of.clone())
+    part = draw(scheme, y, y, clients=2, seed=0, groups=of, test_groups=of.clone())
     lost = [text for text in part.deviations if "no sample of classes [2]" in text]
     assert len(lost) == 2 - int(part.owns[:, 2].sum()) == 1
 
@@ -639,7 +654,7 @@ def test_digits_maps(name, numbers, sizes):
     of = labels([60000, 7291, 73257, 10000])
     y = torch.arange(len(of)) % 10
     part = draw(
-        DOMAIN_PRESETS[name], y, y, clients=20, seed=0, domains=of, test_domains=of
+        DOMAIN_PRESETS[name], y, y, clients=20, seed=0, groups=of, test_groups=of
     )
     wanted = [size for size, n in zip(sizes, numbers, strict=True) for _ in range(n)]
     assert [len(i) for i in part.train] == wanted
@@ -682,9 +697,67 @@ def test_domain_settings_that_do_not_fit_are_refused():
         office(DomainSkew(mode="random"), clients=3)
     with pytest.raises(ValueError, match="clients: got 9 for 4 domains"):
         office(DomainSkew(mode="random", most=2), clients=9)
+
+
+@pytest.mark.parametrize("scheme", [DomainSkew(), Users()], ids=["domains", "users"])
+def test_schemes_of_groups_need_groups(scheme):
     y = labels([30] * 4)
-    with pytest.raises(ValueError, match="domains, test_domains: got None"):
-        draw(DomainSkew(), y, y, clients=10, seed=0)
+    message = f"partition: {scheme.scheme} needs the domain or user of each sample"
+    with pytest.raises(ValueError, match=message):
+        draw(scheme, y, y, clients=10, seed=0)
+    with pytest.raises(ValueError, match=message):
+        draw(scheme, y, y, clients=10, seed=0, groups=y)
+
+
+# Users
+
+
+def test_users_by_hand():
+    """Seed 42 shuffles five users to 3, 1, 2, 4, 0; two clients take two each."""
+    order = list(range(5))
+    random.Random(42).shuffle(order)
+    assert order == [3, 1, 2, 4, 0]
+    of, y = (
+        torch.tensor([0, 1, 2, 3, 4, 4, 3, 1]),
+        torch.tensor([0, 1, 1, 1, 0, 0, 1, 1]),
+    )
+    test_of, t = torch.tensor([4, 3, 2, 1, 0]), torch.tensor([1, 0, 1, 0, 1])
+    both = {"groups": of, "test_groups": test_of}
+    part = draw(Users(users_per_client=2), y, t, clients=2, seed=42, **both)
+    assert [i.tolist() for i in part.train] == [[1, 3, 6, 7], [2, 4, 5]]
+    assert [i.tolist() for i in part.test] == [[1, 3], [0, 2]]
+    assert part.owns.tolist() == [[False, True], [True, True]]  # tested on class 0 too
+    assert part.deviations == ()
+    rest = draw(Users(), y, t, clients=2, seed=42, **both)  # 3, 1, 2 and 4, 0
+    assert [i.tolist() for i in rest.train] == [[1, 2, 3, 6, 7], [0, 4, 5]]
+    kept = draw(Users(share=0.4), y, t, clients=2, seed=42, **both)  # 3 and 1
+    assert [i.tolist() for i in kept.train] == [[3, 6], [1, 7]]
+
+
+def test_a_user_stays_whole():
+    part, _, _, of, test_of = drawn("users")
+    held = [set(of[i].tolist()) for i in part.train]
+    assert [len(mine) for mine in held] == [3] * CLIENTS
+    assert len(set.union(*held)) == 3 * CLIENTS
+    for mine, index, tested in zip(held, part.train, part.test, strict=True):
+        assert len(index) == sum(int((of == user).sum()) for user in mine)
+        assert set(test_of[tested].tolist()) == mine
+
+
+def test_users_that_are_too_few_are_counted():
+    y, t, of, test_of = data(groups=40)
+    both = {"groups": of, "test_groups": test_of}
+    scheme = Users(users_per_client=4, share=0.9)
+    message = (
+        "clients: got 10 with 4 users each, which need 40 users; there are 40, of "
+        "which share 0.9 keeps 36"
+    )
+    with pytest.raises(ValueError, match=message):
+        draw(scheme, y, t, clients=10, seed=0, **both)
+    with pytest.raises(ValueError, match="at least 1 users each, which need 41 users"):
+        draw(Users(), y, t, clients=41, seed=0, **both)
+    with pytest.raises(ValueError, match=r"client \d+ gets no training sample"):
+        draw(Users(), y, t, clients=40, seed=0, groups=of % 39, test_groups=test_of)
 
 
 def test_a_client_without_samples_is_refused_by_number():

@@ -109,8 +109,8 @@ def domain_skew(
     *,
     clients: int,
     seed: int,
-    domains: Tensor | None,
-    test_domains: Tensor | None,
+    groups: Tensor,
+    test_groups: Tensor,
     mode: Literal["fixed", "random"],
     per_domain: tuple[int, ...],
     share: float,
@@ -129,7 +129,7 @@ def domain_skew(
     train_labels, test_labels : Tensor
         int64 labels in 0..C-1.
     clients, seed : int
-    domains, test_domains : Tensor
+    groups, test_groups : Tensor
         int64 domain of each sample, in 0..D-1.
     mode : {"fixed", "random"}
         Clients in the order of ``per_domain``, or a domain drawn for each client (one
@@ -146,7 +146,7 @@ def domain_skew(
     Raises
     ------
     ValueError
-        No domains are given, or the settings do not fit their number.
+        The settings do not fit the number of domains.
 
     Notes
     -----
@@ -155,9 +155,7 @@ def domain_skew(
     lowered to what makes them disjoint, and listed. Clients are tested by
     ``owned_tests`` inside their domain, which is cut by its own number of clients.
     """
-    if domains is None or test_domains is None:
-        raise ValueError("domains, test_domains: got None, expected each sample's")
-    y, of, count = train_labels.numpy(), domains.numpy(), classes_of(domains)
+    y, of, count = train_labels.numpy(), groups.numpy(), classes_of(groups)
     rng = np.random.default_rng(seed_of(seed, "domain_skew"))
     drawn = _domain_of(
         clients,
@@ -191,7 +189,7 @@ def domain_skew(
     found = finished(train, train_labels, test_labels, deviations)
     test: list[Tensor] = []
     for d in sorted(set(drawn)):
-        here = torch.nonzero(test_domains == d).flatten()
+        here = torch.nonzero(test_groups == d).flatten()
         mine = torch.tensor(drawn) == d
         shards, cut = owned_tests(found.owns[mine], test_labels[here])
         test += [here[index] for index in shards]
