@@ -6,15 +6,17 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torchvision.transforms.v2.functional import resize
 
 from fedlib import nets, registry
-from fedlib.augment import Augment
+from fedlib.augment import Augment, apply_augment, draw_augment
 from fedlib.data import Dataset, Transform, load
 from fedlib.local import Shards
 from fedlib.messages import Size, sizes
 from fedlib.method import Context, Method, Round, rounds
 from fedlib.partition import Partition, draw
 from fedlib.readouts import Models, evaluate, evaluate_full
+from fedlib.rng import generator
 from fedlib.spec import Spec
 from fedlib.tree import Tree
 
@@ -34,7 +36,7 @@ class Federation(NamedTuple):
     partition: Partition
     train: Shards
     test: Shards
-    full: Shards | None  # the whole test set as one shard, where the spec asks for it
+    full: Shards | None  # the whole test set, where the spec asks for it; by group
 
     def rounds(self, start: tuple[int, Tree, Tree] | None = None) -> Iterator[Round]:
         """Yield the federation after each round."""
@@ -70,7 +72,7 @@ class Federation(NamedTuple):
         found |= {f"final/up/{name}": torch.tensor(size) for name, size in sent.items()}
         if self.full is not None:
             found |= evaluate_full(self.ctx.net, models, self.full)
-            found["full_samples"] = torch.tensor([len(self.full.y)])
+            found["full_samples"] = self.full.sizes()
         return found
 
 
@@ -82,6 +84,8 @@ def _partition(spec: Spec, data: Dataset) -> Partition:
         clients=spec.clients,
         seed=spec.seed if spec.partition_seed is None else spec.partition_seed,
         imbalance=spec.imbalance,
+        groups=data.groups and data.groups.train,
+        test_groups=data.groups and data.groups.test,
     )
 
 
@@ -102,19 +106,47 @@ def _transformed(data: Dataset, transform: Transform | None) -> Dataset:
     return data._replace(mean=mean, std=std, augment=augment)
 
 
+def _resized(x: Tensor, side: int | None) -> Tensor:
+    """Return uint8 images resized to a square: bilinear, antialiased."""
+    if side is None:
+        return x
+    return torch.cat([resize(part, [side, side]) for part in x.split(1024)])
+
+
+def _crops(spec: Spec, data: Dataset) -> Tensor | None:
+    """Return where every test image is cropped, once for the whole run, if at all."""
+    if spec.transform is None or not spec.transform.crop_test:
+        return None
+    crop = Augment(spec.transform.padding, flip=False)
+    return draw_augment(crop, len(data.test_y), generator(spec.seed, "test crop"))
+
+
 def _inputs(x: Tensor, data: Dataset) -> Tensor:
     """Return images as stored when they are augmented per batch, else normalised."""
     blank = Shards(x, torch.empty(0), [], [], data.mean, data.std)
     return x if data.augment else blank.inputs(torch.arange(len(x)))
 
 
-def _shards(x: Tensor, y: Tensor, index: list[Tensor], data: Dataset) -> Shards:
-    """Copy the samples that clients hold into tensors of their own."""
+def _shards(
+    x: Tensor,
+    y: Tensor,
+    index: list[Tensor],
+    data: Dataset,
+    transform: Transform,
+    crops: Tensor | None = None,
+) -> Shards:
+    """Copy the samples that clients hold into tensors of their own.
+
+    They are resized and cropped first, where ``transform`` asks for it.
+    """
     kept = torch.cat(index).unique()
     place = torch.full((len(y),), -1)
     place[kept] = torch.arange(len(kept))
+    images = _resized(x[kept], transform.side)
+    if crops is not None:
+        images = apply_augment(images, crops[kept], transform.padding)
     return Shards(
-        _inputs(x[kept], data),
+        _inputs(images, data),
         y[kept],
         [place[i] for i in index],
         list(range(len(index))),
@@ -122,6 +154,18 @@ def _shards(x: Tensor, y: Tensor, index: list[Tensor], data: Dataset) -> Shards:
         data.std,
         data.augment,
     )
+
+
+def _full_index(spec: Spec, data: Dataset) -> list[Tensor] | None:
+    """Return the whole test set where the spec asks for it, at once or by group."""
+    if spec.test == "full":
+        return [torch.arange(len(data.test_y))]
+    if spec.test != "groups":
+        return None
+    if data.groups is None:
+        raise ValueError(f"test: got 'groups', which {data.name} does not have")
+    every = range(len(data.groups.names))
+    return [torch.nonzero(data.groups.test == g).flatten() for g in every]
 
 
 def federation(spec: Spec, *, chunk: int | None = None) -> Federation:
@@ -136,8 +180,10 @@ def federation(spec: Spec, *, chunk: int | None = None) -> Federation:
     data = _transformed(load(spec.dataset), spec.transform)
     method = registry.method(spec.method)
     classes = len(data.classes)
-    shape = tuple(data.train_x.shape[1:])
-    size = (shape[0], shape[1], shape[2])
+    transform = spec.transform or Transform()
+    channels, height, width = data.train_x.shape[1:]
+    side = transform.side
+    size = (channels, side or height, side or width)
     net = nets.build(spec.net, size, classes, embedding=spec.embedding)
     if chunk is None:
         weights = list(net.module.parameters())
@@ -156,11 +202,13 @@ def federation(spec: Spec, *, chunk: int | None = None) -> Federation:
         chunk=chunk,
     )
     partition = _partition(spec, data)
-    train = _shards(data.train_x, data.train_y, partition.train, data)
-    plain = data._replace(augment=None)
-    test = _shards(data.test_x, data.test_y, partition.test, plain)
-    full = None
-    if spec.test == "full":
-        everything = [torch.arange(len(data.test_y))]
-        full = _shards(data.test_x, data.test_y, everything, plain)
+    train = _shards(data.train_x, data.train_y, partition.train, data, transform)
+    plain, crops = data._replace(augment=None), _crops(spec, data)
+
+    def tests(index: list[Tensor]) -> Shards:
+        return _shards(data.test_x, data.test_y, index, plain, transform, crops)
+
+    whole = _full_index(spec, data)
+    full = None if whole is None else tests(whole)
+    test = tests(partition.test)
     return Federation(spec, method, ctx, data, partition, train, test, full)

@@ -5,7 +5,8 @@ client's own, after local training), ``global`` (the server's, after merging),
 ``received`` (what each client holds once it has received the next broadcast: the
 server's weights with whatever stays local, such as BatchNorm statistics, a head or a
 cluster) or ``ensemble`` (several models that vote). The rule is one of ``RULES``. The
-data are each client's own test shard, or the whole test set of the data set.
+data are each client's own test shard, or the whole test set of the data set, at once or
+by group.
 """
 
 from collections.abc import Callable
@@ -155,9 +156,10 @@ def evaluate(
 
 
 def evaluate_full(net: Net, models: Models, full: Shards) -> dict[str, Tensor]:
-    """Return right predictions ``[1]`` of the server's models on a whole test set.
+    """Return right predictions of the server's models on a whole test set.
 
-    Only rules over all classes apply; ``nearest_all`` where the method has prototypes.
+    They are ``[1]``, or ``[G]`` for a test set in G groups. Only rules over all classes
+    apply; ``nearest_all`` where the method has prototypes.
     """
     labels = full.y[padded(full.index)[0]]
     real = padded(full.index)[1]

@@ -41,19 +41,22 @@ class Result:
 
         Parameters
         ----------
-        data : "clients", "pooled" or "full"
+        data : "clients", "pooled", "full" or "groups"
             Each client's own test shard, ``[evaluated rounds, clients]``, NaN where
             that is empty; the union of the shards, or the whole test set,
-            ``[evaluated rounds, 1]``.
+            ``[evaluated rounds, 1]``; each group's whole test set, such as each
+            domain's, ``[evaluated rounds, groups]`` in the order of
+            ``Dataset.groups.names``.
 
         Raises
         ------
         ValueError
             This was not recorded: the method has no such model, or ``Spec.test`` does
-            not ask for the whole test set.
+            not ask for the whole test set or its groups.
         """
-        name = f"{'full' if data == 'full' else 'accuracy'}/{model}/{rule}"
-        if name not in self.log:
+        whole = data in ("full", "groups")
+        name = f"{'full' if whole else 'accuracy'}/{model}/{rule}"
+        if name not in self.log or (data == "groups" and self.spec.test != data):
             names = (n.partition("/") for n in self.log)
             kinds = {"accuracy": "", "full": " on full"}
             known = [pair + kinds[kind] for kind, _, pair in names if kind in kinds]
@@ -62,10 +65,8 @@ class Result:
                 f"recorded are {', '.join(known)}"
             )
         right = self.log[name].to(torch.float64)
-        if data == "full":
-            return right / self.log["full_samples"]
-        samples = self.log["samples"]
-        if data == "pooled":
+        samples = self.log["full_samples" if whole else "samples"]
+        if data in ("pooled", "full"):
             return right.sum(1, keepdim=True) / samples.sum(1, keepdim=True)
         return torch.where(samples > 0, right / samples, float("nan"))
 
@@ -74,9 +75,9 @@ class Result:
 
         Column ``data`` says on what: ``clients`` (means over the clients that have test
         samples, each with the same weight; ``std`` over them with ddof 0), and where
-        ``Spec.test`` asks for it ``pooled`` or ``full``. The best round is chosen on
-        the test set, as the papers do. ``is_paper_rule`` marks model, rule and data of
-        the paper.
+        ``Spec.test`` asks for it ``pooled``, ``full`` or ``groups`` (the mean over
+        groups, each with the same weight). The best round is chosen on the test set, as
+        the papers do. ``is_paper_rule`` marks model, rule and data of the paper.
         """
         rows = []
         test: TestData = self.spec.test
@@ -89,6 +90,8 @@ class Result:
             if name.startswith("full/"):
                 _, model, rule = name.split("/")
                 pairs.append((model, rule, "full"))
+                if test == "groups":
+                    pairs.append((model, rule, "groups"))
         for model, rule, data in pairs:
             each = self.accuracy(model, rule, data)
             each = each[:, ~each[-1].isnan()]

@@ -19,8 +19,9 @@ from fedlib.registry import method as method_record
 
 Settings = TypeVar("Settings", bound=BaseModel)
 
-# Each client's own test shard, the union of the shards, or the whole test set
-TestData = Literal["clients", "pooled", "full"]
+# Each client's own test shard, the union of the shards, the whole test set, or that of
+# each group (domain or user) of the data set
+TestData = Literal["clients", "pooled", "full", "groups"]
 
 
 class SettingError(ValueError):

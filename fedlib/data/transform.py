@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class Transform(BaseModel):
@@ -17,3 +17,9 @@ class Transform(BaseModel):
     per_batch: bool = False  # one crop and flip for all images of a batch
     crop_test: bool = False  # test images are cropped at random too, once
     side: int | None = Field(default=None, ge=1)  # images are resized to this square
+
+    @model_validator(mode="after")
+    def _crops(self) -> "Transform":
+        if self.crop_test and not self.padding:
+            raise ValueError("crop_test: got True with padding 0, which moves no image")
+        return self
