@@ -8,6 +8,7 @@ from fedlib.data.sets import (
     emnist,
     ham10000,
     imagenet,
+    leaf,
     mat,
     mnist_family,
     nist,
@@ -29,6 +30,7 @@ DATASETS: dict[str, Entry] = {
     **mat.ENTRIES,
     **usps.ENTRIES,
     **digits_domains.ENTRIES,
+    **leaf.ENTRIES,
 }
 
 
