@@ -87,6 +87,9 @@ class Losses(NamedTuple):
     embeddings: dict[str, Tensor]  # [B, d] each, averaged per class
 
 
+Loss = Callable[..., Losses]  # (state, x, y, extra) -> Losses, one client and batch
+
+
 class Trained(NamedTuple):
     """A cohort after local training."""
 
@@ -303,7 +306,7 @@ class _Tally:
 class _Job(NamedTuple):
     """What the clients of a cohort have in common."""
 
-    loss: Callable[..., Losses]
+    loss: Loss
     training: Training
     random: Random
     classes: int
@@ -412,7 +415,7 @@ def _train_chunk(
 def train_local(
     state: State,
     shards: Shards,
-    loss: Callable[..., Losses],
+    loss: Loss,
     training: Training,
     random: Random,
     *,

@@ -5,17 +5,21 @@ cohort then receives a reply and finishes. ``rounds`` is an iterator, so a noteb
 steps a method with ``next()``. A method that works on a finished model (CCVR) has
 ``survey`` and ``finalise``: one more upload, and what the server makes of it before an
 evaluation; the rounds do not see it.
+
+A method's file imports from here whatever its functions' signatures name, wherever
+that is defined.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from pydantic import BaseModel
 from torch import Tensor
 
 from fedlib.local import (
+    Loss,
     Losses,
     Shards,
     Trained,
@@ -23,11 +27,38 @@ from fedlib.local import (
     blank_moments,
     train_local,
 )
-from fedlib.messages import Size, sizes
+from fedlib.messages import Model, Size, sizes
 from fedlib.nets import Net, State
 from fedlib.readouts import Models, Rule
 from fedlib.rng import generator
 from fedlib.tree import Tree, flatten, put, take
+
+__all__ = [
+    "Context",
+    "Counted",
+    "Logged",
+    "Loss",
+    "Losses",
+    "Method",
+    "Model",
+    "Models",
+    "NonFiniteError",
+    "Round",
+    "Rule",
+    "Shards",
+    "Tree",
+    "Turn",
+    "draw_cohort",
+    "rounds",
+]
+
+Logged = dict[str, Tensor]  # numbers to log, by name
+
+Kept = TypeVar("Kept")
+Sent = TypeVar("Sent")
+# What a client's turn in a round returns: what it keeps, its upload, and the mean [K]
+# of each loss term
+Turn = tuple[Kept, Sent, Logged]
 
 
 @dataclass(frozen=True)
@@ -51,7 +82,7 @@ class Context:
         self,
         state: State,
         shards: Shards,
-        loss: Callable[..., Losses],
+        loss: Loss,
         extra: dict[str, Tensor] | None = None,
         *,
         draw: Callable[[int, int], dict[str, Tensor]] | None = None,
@@ -122,13 +153,13 @@ class Method(NamedTuple):
     hp: type[BaseModel]
     init: Callable[[Context], tuple[Tree, Tree]]  # -> server, mine
     broadcast: Callable[[Context, Tree], Any]  # server -> Down
-    client: Callable[[Context, Any, Tree, Shards], tuple[Tree, Any, dict[str, Tensor]]]
-    merge: Callable[[Context, Tree, Any], tuple[Tree, dict[str, Tensor]]]
+    client: Callable[[Context, Any, Tree, Shards], Turn[Tree, Any]]
+    merge: Callable[[Context, Tree, Any], tuple[Tree, Logged]]
     models: Callable[[Context, Tree, Tree], Models]  # what can be evaluated
     predict: Rule | Callable[[Any], Rule]  # what the paper evaluates; by hp
     counted: tuple[Counted, ...] = ()  # what the paper's table counts
     reply: Callable[[Context, Tree], Any] | None = None  # server -> Down, after merging
-    finish: Callable[[Context, Any, Tree], tuple[Tree, dict[str, Tensor]]] | None = None
+    finish: Callable[[Context, Any, Tree], tuple[Tree, Logged]] | None = None
     survey: Callable[[Context, Tree, Tree, Shards], Any] | None = None  # -> Up, once
     finalise: Callable[[Context, Tree, Any], Tree] | None = None  # server, Up -> server
 
@@ -150,13 +181,13 @@ class Round(NamedTuple):
     cohort: list[int]
     down: Any
     up: Any
-    terms: dict[str, Tensor]  # [K] mean loss terms of the cohort's clients
-    watched: dict[str, Tensor]  # numbers that merging reports
+    terms: Logged  # [K] mean loss terms of the cohort's clients
+    watched: Logged  # numbers that merging reports
     sent: dict[str, Size]  # "up/field" and "down/field", summed over the cohort
 
 
 def _refuse_non_finite(
-    method: str, number: int, cohort: list[int], up: Any, terms: dict[str, Tensor]
+    method: str, number: int, cohort: list[int], up: Any, terms: Logged
 ) -> None:
     for label, value in {**terms, **flatten(up)}.items():
         if not value.is_floating_point():

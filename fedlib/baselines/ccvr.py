@@ -46,10 +46,10 @@ from torch import Tensor
 
 from fedlib import descent, heads, protos
 from fedlib.baselines import fedavg
+from fedlib.baselines.fedavg import Client, Server
 from fedlib.embed import forward, padded
-from fedlib.local import Losses, Shards
 from fedlib.losses import cross_entropy
-from fedlib.method import Context
+from fedlib.method import Context, Losses, Shards
 from fedlib.protos import Protos
 
 
@@ -101,9 +101,7 @@ def gaussians(z: Tensor, y: Tensor, classes: int) -> Gaussians:
     return Gaussians(local.mean, torch.stack(scatter, 1) / freedom, local.count)
 
 
-def survey(
-    ctx: Context, server: fedavg.Server, mine: fedavg.Client, shards: Shards
-) -> Up:
+def survey(ctx: Context, server: Server, mine: Client, shards: Shards) -> Up:
     """Box 2; a client uses its own BatchNorm statistics where those stay local."""
     held = fedavg.models(ctx, server, mine)
     state, stacked = held.received or server.model.state, held.received is not None
@@ -141,7 +139,7 @@ def draw(
     return z[known].flatten(0, 1), known.nonzero()[:, 0].repeat_interleave(each)
 
 
-def finalise(ctx: Context, server: fedavg.Server, up: Up) -> fedavg.Server:
+def finalise(ctx: Context, server: Server, up: Up) -> Server:
     """Box 3 and 4; the model stays as it is where nothing is drawn."""
     hp: HP = ctx.hp
     pick, training = ctx.random("calibration"), ctx.training

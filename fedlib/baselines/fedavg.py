@@ -24,7 +24,6 @@ Readings
     Integer counters take the maximum.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -32,10 +31,9 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from fedlib.averaging import Buffers, client_weights, mean_model, start
-from fedlib.local import Losses, Shards
 from fedlib.losses import cross_entropy
 from fedlib.messages import Model, as_model
-from fedlib.method import Context, Counted, Method
+from fedlib.method import Context, Counted, Logged, Loss, Losses, Method, Shards, Turn
 from fedlib.nets import State
 from fedlib.protos import Weighting
 from fedlib.readouts import Models, Rule
@@ -97,13 +95,8 @@ def broadcast(ctx: Context, server: Server) -> Down:
 
 
 def client_with(
-    ctx: Context,
-    down: Down,
-    mine: Client,
-    shards: Shards,
-    loss: Callable[..., Losses],
-    **options: Any,
-) -> tuple[Client, Up, dict[str, Tensor]]:
+    ctx: Context, down: Down, mine: Client, shards: Shards, loss: Loss, **options: Any
+) -> Turn[Client, Up]:
     """Box 2 with any loss and the options of ``ctx.train``; baselines build on it."""
     trained = ctx.train(start(down.model, mine.state), shards, loss, **options)
     shared = ctx.hp.buffers != "local"
@@ -114,9 +107,7 @@ def client_with(
     )
 
 
-def client(
-    ctx: Context, down: Down, mine: Client, shards: Shards
-) -> tuple[Client, Up, dict[str, Tensor]]:
+def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
     """Box 2."""
 
     def loss(state, x, y, extra):
@@ -126,7 +117,7 @@ def client(
     return client_with(ctx, down, mine, shards, loss)
 
 
-def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
+def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 3; a client without samples has weight 0 under either weighting."""
     weight = client_weights(up.samples, ctx.hp.weighting)
     return Server(mean_model(up.model, weight, server.model, ctx.hp.buffers)), {}

@@ -44,11 +44,10 @@ from torch import Tensor
 
 from fedlib.averaging import client_weights, mean_model, start
 from fedlib.baselines import fedavg
-from fedlib.local import Shards
 from fedlib.messages import Model, as_model
-from fedlib.method import Context
+from fedlib.method import Context, Logged, Models, Rule, Shards, Turn
 from fedlib.nets import State
-from fedlib.readouts import Ensemble, Models, Rule
+from fedlib.readouts import Ensemble
 from fedlib.rng import generator
 from fedlib.tree import put, stack, take, tree_map
 
@@ -146,9 +145,7 @@ def broadcast(ctx: Context, server: Server) -> Down:
     return Down(Dealt(model.params, dealt, known), buffers)
 
 
-def client(
-    ctx: Context, down: Down, mine: Client, shards: Shards
-) -> tuple[Client, Up, dict[str, Tensor]]:
+def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
     """Box 2."""
     origin = down.model.deal[torch.tensor(shards.ids)]
     buffers = take(down.model_buffers.each, origin) if down.model_buffers else {}
@@ -160,7 +157,7 @@ def client(
     return Client(after.state, last), Up(up.model, up.samples, origin), terms
 
 
-def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
+def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 3."""
     weight, how = client_weights(up.samples, ctx.hp.weighting), ctx.hp.buffers
     merged = []

@@ -52,13 +52,11 @@ from fedlib import heads
 from fedlib.averaging import client_weights, mean_model, start
 from fedlib.baselines import fedavg
 from fedlib.baselines.fedavg import Client
-from fedlib.local import Losses, Shards
 from fedlib.losses import cross_entropy
 from fedlib.messages import Model, as_model
-from fedlib.method import Context, Counted
+from fedlib.method import Context, Counted, Logged, Losses, Models, Shards, Turn
 from fedlib.nets import State
 from fedlib.protos import Protos
-from fedlib.readouts import Models
 from fedlib.rng import generator
 from fedlib.tree import tree_map
 
@@ -145,7 +143,7 @@ def moved(anchors: Tensor, seen: Protos, hp: HP) -> Tensor:
 
 def client(
     ctx: Context, down: Server, mine: Client, shards: Shards
-) -> tuple[Client, Up, dict[str, Tensor]]:
+) -> Turn[Client, Up]:
     """Box 2 to 5, an epoch at a time, through which the optimiser goes on."""
     hp: HP = ctx.hp
 
@@ -188,7 +186,7 @@ def client(
     return Client(state), Up(model, anchors, shards.sizes()), mean
 
 
-def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
+def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 6."""
     weight = client_weights(up.samples, ctx.hp.weighting)
     share = (weight / weight.sum()).to(up.anchors.dtype)

@@ -60,10 +60,9 @@ from torch import Tensor
 from fedlib import averaging, generators, protos
 from fedlib.baselines import fedavg
 from fedlib.generators import Noise
-from fedlib.local import Losses, Shards
 from fedlib.losses import cross_entropy, kl_to_teacher
 from fedlib.messages import as_model
-from fedlib.method import Context, Counted
+from fedlib.method import Context, Counted, Logged, Losses, Shards, Turn
 from fedlib.methods import fedpa
 from fedlib.nets import State
 from fedlib.tree import tree_map
@@ -140,7 +139,7 @@ def latent(ctx: Context, state: State, h: Tensor, logits: Tensor) -> Tensor:
 
 def client(
     ctx: Context, down: fedpa.Down, mine: fedavg.Client, shards: Shards
-) -> tuple[fedavg.Client, fedpa.Up, dict[str, Tensor]]:
+) -> Turn[fedavg.Client, fedpa.Up]:
     """Box 2 and 3."""
     hp: HP = ctx.hp
     begun, generator = bool(down.generator.known), fedpa.generator_of(ctx)
@@ -191,7 +190,7 @@ def client(
 
 def merge(
     ctx: Context, server: fedpa.Server, up: fedpa.Up
-) -> tuple[fedpa.Server, dict[str, Tensor]]:
+) -> tuple[fedpa.Server, Logged]:
     """Box 4 and 5."""
     merged, terms = fedpa.merge(as_fedpa(ctx), server, up)
     return merged, {k: terms[k] for k in ("fidelity", "diversity", "norm")}

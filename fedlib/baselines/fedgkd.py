@@ -34,14 +34,12 @@ from typing import NamedTuple
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
 from fedlib.averaging import mean_model, start
 from fedlib.baselines import fedavg
-from fedlib.local import Losses, Shards
+from fedlib.baselines.fedavg import Client, Up
 from fedlib.losses import cross_entropy, kl_to_teacher
-from fedlib.messages import Model
-from fedlib.method import Context, Counted
+from fedlib.method import Context, Counted, Logged, Losses, Model, Shards, Turn
 from fedlib.tree import tree_map
 
 
@@ -71,7 +69,7 @@ class Server(NamedTuple):
     past: Model  # [M, ...]; known [M]
 
 
-def init(ctx: Context) -> tuple[Server, fedavg.Client]:
+def init(ctx: Context) -> tuple[Server, Client]:
     """Draw the clients' weights; no merged model is known."""
     server, mine = fedavg.init(ctx)
     past = tree_map(lambda x: torch.stack([x] * ctx.hp.history), server.model)
@@ -86,9 +84,7 @@ def broadcast(ctx: Context, server: Server) -> Down:
     return Down(*(fedavg.broadcast(ctx, fedavg.Server(each)).model for each in both))
 
 
-def client(
-    ctx: Context, down: Down, mine: fedavg.Client, shards: Shards
-) -> tuple[fedavg.Client, fedavg.Up, dict[str, Tensor]]:
+def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
     """Box 2."""
     begun = down.teacher.known.to(torch.float32)  # 0 in the first round
 
@@ -108,9 +104,7 @@ def client(
     )
 
 
-def merge(
-    ctx: Context, server: Server, up: fedavg.Up
-) -> tuple[Server, dict[str, Tensor]]:
+def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 3."""
     after, watched = fedavg.merge(ctx, fedavg.Server(server.model), up)
     past = tree_map(

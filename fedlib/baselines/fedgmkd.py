@@ -57,12 +57,9 @@ from fedlib.averaging import Buffers, mean_model
 from fedlib.baselines import with_protos
 from fedlib.baselines.fedavg import Client
 from fedlib.baselines.with_protos import Down, Server, knowledge, parts
-from fedlib.local import Losses, Shards
 from fedlib.losses import cross_entropy, kl_to_teacher
-from fedlib.messages import Model
-from fedlib.method import Context
+from fedlib.method import Context, Logged, Losses, Model, Models, Shards, Turn
 from fedlib.protos import Protos
-from fedlib.readouts import Models
 
 
 class HP(BaseModel):
@@ -97,9 +94,7 @@ def init(ctx: Context) -> tuple[Server, Client]:
     return with_protos.init(ctx, extra=ctx.classes)
 
 
-def client(
-    ctx: Context, down: Down, mine: Client, shards: Shards
-) -> tuple[Client, Up, dict[str, Tensor]]:
+def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
     """Box 2 and 3."""
     hp: HP = ctx.hp
     anchors, soft = parts(down.protos)
@@ -139,7 +134,7 @@ def shares(size: Tensor, discrepancy: Tensor, scale: float, offset: float) -> Te
     return torch.where(weight.sum(0) > 0, weight, size)
 
 
-def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
+def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 4 and 5."""
     hp: HP = ctx.hp
     samples = up.labels.sum(1).double()

@@ -46,18 +46,15 @@ from typing import Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
 from fedlib import protos
 from fedlib.baselines import fedavg, with_protos
 from fedlib.baselines.fedavg import Client
 from fedlib.baselines.with_protos import Down, Server, Up, knowledge, parts
 from fedlib.embed import Collection
-from fedlib.local import Losses, Shards
 from fedlib.losses import cross_entropy
-from fedlib.method import Context
+from fedlib.method import Context, Logged, Losses, Models, Shards, Turn
 from fedlib.protos import Distance, Protos
-from fedlib.readouts import Models
 
 
 class HP(fedavg.HP):
@@ -97,9 +94,7 @@ def reported(ctx: Context, local: Protos, shards: Shards) -> Protos:
     return Protos(mean, torch.where(kept, counts, 0))
 
 
-def client(
-    ctx: Context, down: Down, mine: Client, shards: Shards
-) -> tuple[Client, Up, dict[str, Tensor]]:
+def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
     """Box 2 and 3."""
     hp: HP = ctx.hp
     given = down.protos
@@ -135,7 +130,7 @@ def client(
     return mine, up._replace(protos=reported(ctx, up.protos, shards)), terms
 
 
-def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
+def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 4."""
     means = protos.merge(up.protos, "samples")
     if ctx.hp.missing == "mask":

@@ -33,9 +33,9 @@ from torch import Tensor
 
 from fedlib.averaging import start
 from fedlib.baselines import fedavg
-from fedlib.local import Losses, Shards
+from fedlib.baselines.fedavg import Client, Down, Up
 from fedlib.losses import cross_entropy, kl_to_teacher
-from fedlib.method import Context
+from fedlib.method import Context, Losses, Shards, Turn
 
 
 class HP(fedavg.HP):
@@ -71,9 +71,7 @@ def distill(logits: Tensor, teacher: Tensor, y: Tensor, temperature: float) -> T
     return temperature**2 * each.mean()
 
 
-def client(
-    ctx: Context, down: fedavg.Down, mine: fedavg.Client, shards: Shards
-) -> tuple[fedavg.Client, fedavg.Up, dict[str, Tensor]]:
+def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
     """Box 2."""
     hp = ctx.hp
 

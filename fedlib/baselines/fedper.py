@@ -29,16 +29,13 @@ Readings
 
 from typing import Literal
 
-from torch import Tensor, nn
+from torch import nn
 
 from fedlib.averaging import start
 from fedlib.baselines import fedavg
 from fedlib.baselines.fedavg import Client, Down, Server, Up
-from fedlib.local import Shards
-from fedlib.messages import Model
-from fedlib.method import Context
+from fedlib.method import Context, Model, Models, Rule, Shards, Turn
 from fedlib.nets import Net
-from fedlib.readouts import Models, Rule
 
 Personal = Literal["head", "linear", "nothing"]
 
@@ -80,9 +77,7 @@ def init(ctx: Context) -> tuple[Server, Client]:
     return Server(body(ctx, server.model)), mine
 
 
-def client(
-    ctx: Context, down: Down, mine: Client, shards: Shards
-) -> tuple[Client, Up, dict[str, Tensor]]:
+def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
     """Box 2; what the broadcast does not hold is the client's own."""
     mine, up, terms = fedavg.client(ctx, down, mine, shards)
     return mine, up._replace(model=body(ctx, up.model)), terms

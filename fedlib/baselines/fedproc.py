@@ -46,9 +46,8 @@ from fedlib.baselines.fedavg import Client
 from fedlib.baselines.with_protos import Down, Server, Up
 from fedlib.embed import Collection
 from fedlib.hyperprotos import unit
-from fedlib.local import Losses, Shards
 from fedlib.losses import RELEASED_BASE_TEMPERATURE, cross_entropy, supcon
-from fedlib.method import Context
+from fedlib.method import Context, Logged, Losses, Shards, Turn
 from fedlib.protos import Protos, Weighting
 
 
@@ -81,9 +80,7 @@ def contrast(z: Tensor, y: Tensor, means: Protos, hp: HP) -> Tensor:
     return torch.where(means.known[y], each, 0.0).mean()
 
 
-def client(
-    ctx: Context, down: Down, mine: Client, shards: Shards
-) -> tuple[Client, Up, dict[str, Tensor]]:
+def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
     """Box 2 and 3."""
     hp: HP = ctx.hp
     begun = bool(down.protos.known.any())
@@ -103,7 +100,7 @@ def client(
     )
 
 
-def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
+def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 4."""
     means = protos.merge(up.protos, ctx.hp.proto_weighting)
     model = with_protos.average(ctx, server.model, up)

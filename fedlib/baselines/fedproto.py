@@ -33,15 +33,13 @@ Readings
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
-from torch import Tensor
 
 from fedlib import protos
 from fedlib.averaging import mean_model, start
 from fedlib.embed import Collection, collect
-from fedlib.local import Losses, Shards
 from fedlib.losses import cross_entropy
 from fedlib.messages import as_model
-from fedlib.method import Context, Counted, Method
+from fedlib.method import Context, Counted, Logged, Losses, Method, Shards, Turn
 from fedlib.nets import State
 from fedlib.protos import Protos, Weighting
 from fedlib.readouts import Models, Rule
@@ -109,9 +107,7 @@ def broadcast(ctx: Context, server: Server) -> Down:
     return Down(server.protos, server.model)
 
 
-def client(
-    ctx: Context, down: Down, mine: Client, shards: Shards
-) -> tuple[Client, Up, dict[str, Tensor]]:
+def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
     """Box 2 and 3."""
 
     def loss(state, x, y, extra):
@@ -133,7 +129,7 @@ def client(
     return Client(trained.state), up, trained.terms
 
 
-def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
+def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 4; a class that no client of the cohort owns keeps its prototype."""
     merged = protos.merge(up.protos, ctx.hp.weighting)  # Eq. (6)
     merged = protos.fill(merged, server.protos)

@@ -39,9 +39,9 @@ from torch import Tensor
 
 from fedlib.averaging import start
 from fedlib.baselines import fedavg
-from fedlib.local import Losses, Shards
+from fedlib.baselines.fedavg import Client, Down, Up
 from fedlib.losses import cross_entropy
-from fedlib.method import Context
+from fedlib.method import Context, Losses, Shards, Turn
 
 
 class HP(fedavg.HP):
@@ -68,9 +68,7 @@ def half_square(parts: Iterable[Tensor]) -> Tensor:
     return 0.5 * torch.stack([part.square().sum() for part in parts]).sum()
 
 
-def client(
-    ctx: Context, down: fedavg.Down, mine: fedavg.Client, shards: Shards
-) -> tuple[fedavg.Client, fedavg.Up, dict[str, Tensor]]:
+def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
     """Box 2."""
     hp, buffers = ctx.hp, ctx.net.buffers
     anchor = start(down.model, mine.state)

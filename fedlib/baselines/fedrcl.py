@@ -38,9 +38,8 @@ from torch import Tensor
 
 from fedlib.baselines import fedavg
 from fedlib.baselines.fedavg import Client, Down, Up
-from fedlib.local import Losses, Shards
 from fedlib.losses import cross_entropy
-from fedlib.method import Context
+from fedlib.method import Context, Losses, Shards, Turn
 
 
 class HP(fedavg.HP):
@@ -73,9 +72,7 @@ def contrast(z: Tensor, y: Tensor, hp: HP) -> tuple[Tensor, Tensor]:
     return together.mean(), torch.where(mates.any(1), apart, 0.0).mean()
 
 
-def client(
-    ctx: Context, down: Down, mine: Client, shards: Shards
-) -> tuple[Client, Up, dict[str, Tensor]]:
+def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
     """Box 2."""
     hp: HP = ctx.hp
 

@@ -29,15 +29,13 @@ Readings
 """
 
 from pydantic import Field
-from torch import Tensor
 
 from fedlib.averaging import start
 from fedlib.baselines import fedper
 from fedlib.baselines.fedavg import Client, Down, Up
-from fedlib.local import Losses, Shards
 from fedlib.losses import cross_entropy
 from fedlib.messages import as_model
-from fedlib.method import Context
+from fedlib.method import Context, Logged, Losses, Shards, Turn
 from fedlib.nets import State
 
 
@@ -53,7 +51,7 @@ PRESETS = fedper.PRESETS
 
 def train_part(
     ctx: Context, state: State, shards: Shards, part: str, free: frozenset[str]
-) -> tuple[State, dict[str, Tensor]]:
+) -> tuple[State, Logged]:
     """Box 2 or 3: train the weights ``free`` of a cohort, with the others frozen."""
     epochs = getattr(ctx.hp, f"{part}_epochs")
     if not epochs or not free:
@@ -73,9 +71,7 @@ def train_part(
     return trained.state, trained.terms
 
 
-def client(
-    ctx: Context, down: Down, mine: Client, shards: Shards
-) -> tuple[Client, Up, dict[str, Tensor]]:
+def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
     """Box 2 and 3."""
     own = fedper.own_names(ctx.net, ctx.hp.personal)
     state, head_terms = train_part(

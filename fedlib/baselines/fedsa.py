@@ -51,12 +51,9 @@ from fedlib.baselines import fedavg, with_protos
 from fedlib.baselines.fedavg import Client
 from fedlib.baselines.with_protos import Up
 from fedlib.embed import class_means
-from fedlib.local import Losses, Shards
 from fedlib.losses import cross_entropy, margin_contrast
-from fedlib.messages import Model
-from fedlib.method import Context
+from fedlib.method import Context, Logged, Losses, Model, Models, Shards, Turn
 from fedlib.protos import Protos
-from fedlib.readouts import Models
 from fedlib.rng import generator
 
 
@@ -114,9 +111,7 @@ def margins(ctx: Context, down: Down, mine: Client, shards: Shards) -> Tensor:
     return torch.maximum(own, down.gap)
 
 
-def client(
-    ctx: Context, down: Down, mine: Client, shards: Shards
-) -> tuple[Client, Up, dict[str, Tensor]]:
+def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
     """Box 2, 3 and 4."""
     hp: HP = ctx.hp
     anchors, classes = down.anchors, torch.arange(ctx.classes)
@@ -141,7 +136,7 @@ def client(
     return with_protos.client_with(ctx, down.model, mine, shards, loss, extra=extra)
 
 
-def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
+def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 5."""
     model = with_protos.average(ctx, server.model, up)
     means = protos.merge(up.protos)

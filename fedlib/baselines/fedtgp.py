@@ -49,13 +49,10 @@ from fedlib import descent, protos
 from fedlib.baselines import fedavg, with_protos
 from fedlib.baselines.fedavg import Client
 from fedlib.baselines.with_protos import Down, Up
-from fedlib.local import Losses, Shards
 from fedlib.losses import cross_entropy, margin_contrast
-from fedlib.messages import Model
-from fedlib.method import Context
+from fedlib.method import Context, Logged, Losses, Model, Models, Rule, Shards, Turn
 from fedlib.nets import State
 from fedlib.protos import Protos
-from fedlib.readouts import Models, Rule
 from fedlib.rng import generator
 
 
@@ -97,9 +94,7 @@ def init(ctx: Context) -> tuple[Server, Client]:
     return Server(first.model._replace(known=known), first.protos, net), mine
 
 
-def client(
-    ctx: Context, down: Down, mine: Client, shards: Shards
-) -> tuple[Client, Up, dict[str, Tensor]]:
+def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
     """Box 2 and 3."""
 
     def loss(state, x, y, extra):
@@ -116,7 +111,7 @@ def client(
     return mine, up._replace(model=up.model._replace(known=known)), terms
 
 
-def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
+def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 4, 5 and 6."""
     hp: HP = ctx.hp
     shared = hp.share_model

@@ -46,12 +46,10 @@ from fedlib.averaging import client_weights, mean_model
 from fedlib.baselines import fedavg
 from fedlib.baselines.fedavg import Client
 from fedlib.embed import owned
-from fedlib.local import Shards
 from fedlib.messages import Model, as_model, sizes
-from fedlib.method import Context
+from fedlib.method import Context, Logged, Models, Rule, Shards, Turn
 from fedlib.nets import State
 from fedlib.protos import Weighting
-from fedlib.readouts import Models, Rule
 from fedlib.rng import seed_of
 from fedlib.tree import put, stack, take, tree_map
 
@@ -116,9 +114,7 @@ def broadcast(ctx: Context, server: Server) -> Down:
     return Down(server)
 
 
-def client(
-    ctx: Context, down: Down, mine: Client, shards: Shards
-) -> tuple[Client, Up, dict[str, Tensor]]:
+def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
     """Box 2: FedAvg's training, from where each client stands."""
     clients = torch.tensor(shards.ids)
     begin = Client(down.centre.own(clients, mine.state))
@@ -156,7 +152,7 @@ def fill_empty(home: Tensor, clients: Tensor, distance: Tensor) -> Tensor:
     return home
 
 
-def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
+def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 3 and 4; in the order of the clients' numbers."""
     order = up.client.argsort()
     up = take(up, order[up.samples[order] > 0])

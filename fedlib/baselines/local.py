@@ -14,13 +14,10 @@ Readings
 from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
-from torch import Tensor
 
-from fedlib.local import Losses, Shards
 from fedlib.losses import cross_entropy
-from fedlib.method import Context, Method
+from fedlib.method import Context, Logged, Losses, Method, Models, Rule, Shards, Turn
 from fedlib.nets import State
-from fedlib.readouts import Models, Rule
 
 
 class HP(BaseModel):
@@ -57,7 +54,7 @@ def broadcast(ctx: Context, server: Nothing) -> Nothing:
 
 def client(
     ctx: Context, down: Nothing, mine: Client, shards: Shards
-) -> tuple[Client, Nothing, dict[str, Tensor]]:
+) -> Turn[Client, Nothing]:
     """Train on the client's own data."""
 
     def loss(state, x, y, extra):
@@ -68,9 +65,7 @@ def client(
     return Client(trained.state), Nothing(), trained.terms
 
 
-def merge(
-    ctx: Context, server: Nothing, up: Nothing
-) -> tuple[Nothing, dict[str, Tensor]]:
+def merge(ctx: Context, server: Nothing, up: Nothing) -> tuple[Nothing, Logged]:
     """Learn nothing."""
     return server, {}
 

@@ -44,9 +44,9 @@ from torch import Tensor
 
 from fedlib.averaging import start
 from fedlib.baselines import fedavg
-from fedlib.local import Losses, Shards
+from fedlib.baselines.fedavg import Down, Server, Up
 from fedlib.losses import cross_entropy
-from fedlib.method import Context
+from fedlib.method import Context, Losses, Shards, Turn
 from fedlib.nets import State
 from fedlib.tree import flatten, put, restore, take
 
@@ -74,7 +74,7 @@ class Client(NamedTuple):
     trained: Tensor  # [K] bool, whether it has trained yet
 
 
-def init(ctx: Context) -> tuple[fedavg.Server, Client]:
+def init(ctx: Context) -> tuple[Server, Client]:
     """Draw the clients' weights; nobody has trained."""
     server, mine = fedavg.init(ctx)
     return server, Client(mine.state, torch.zeros(ctx.clients, dtype=torch.bool))
@@ -93,9 +93,7 @@ def contrast(
     return F.softplus((z * (previous - received)).sum(-1) / temperature).mean()
 
 
-def client(
-    ctx: Context, down: fedavg.Down, mine: Client, shards: Shards
-) -> tuple[Client, fedavg.Up, dict[str, Tensor]]:
+def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
     """Box 2 and 3."""
     hp = ctx.hp
     received = start(down.model, mine.state)

@@ -51,14 +51,12 @@ from torch import Tensor, nn
 
 from fedlib import descent, virtual_images
 from fedlib.baselines import fedavg
+from fedlib.baselines.fedavg import Client, Server, Up
 from fedlib.layers import linear
-from fedlib.local import Losses, Shards
 from fedlib.losses import cross_entropy
-from fedlib.messages import Model
-from fedlib.method import Context
+from fedlib.method import Context, Losses, Model, Models, Rule, Shards, Turn
 from fedlib.methods import fedpg
 from fedlib.nets import Out, State
-from fedlib.readouts import Models, Rule
 from fedlib.rng import generator, seed_of
 from fedlib.virtual_images import Recipe
 
@@ -104,7 +102,7 @@ def with_second(model: Model, state: State) -> Model:
     return model._replace(params=model.params | second)
 
 
-def init(ctx: Context) -> tuple[fedavg.Server, fedavg.Client]:
+def init(ctx: Context) -> tuple[Server, Client]:
     """Draw the clients' weights as FedAvg does, and the second outputs."""
     server, mine = fedavg.init(ctx)
     if not ctx.hp.virtual_per_class:
@@ -118,10 +116,10 @@ def init(ctx: Context) -> tuple[fedavg.Server, fedavg.Client]:
     second = {SECOND + k: torch.stack([d[k] for d in drawn]) for k in drawn[0]}
     first = {k: v[0] for k, v in second.items()}
     server = server._replace(model=with_second(server.model, first))
-    return server, fedavg.Client(mine.state | second)
+    return server, Client(mine.state | second)
 
 
-def broadcast(ctx: Context, server: fedavg.Server) -> Down:
+def broadcast(ctx: Context, server: Server) -> Down:
     """Box 2."""
     seed = seed_of(ctx.seed, "virtual data")
     return Down(fedavg.broadcast(ctx, server).model, torch.tensor(seed))
@@ -133,9 +131,7 @@ def outputs(state: State, out: Out) -> Tensor:
     return torch.cat([out.logits, second], -1)
 
 
-def client(
-    ctx: Context, down: Down, mine: fedavg.Client, shards: Shards
-) -> tuple[fedavg.Client, fedavg.Up, dict[str, Tensor]]:
+def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
     """Box 3."""
     hp: HP = ctx.hp
     received = fedavg.Down(down.model)
@@ -174,7 +170,7 @@ def client(
     return kept, up._replace(model=with_second(up.model, kept.state)), terms
 
 
-def models(ctx: Context, server: fedavg.Server, mine: fedavg.Client) -> Models:
+def models(ctx: Context, server: Server, mine: Client) -> Models:
     """Return FedAvg's models, and the logits of all 2C outputs as a rule of its own."""
     found = fedavg.models(ctx, server, mine)
     if not ctx.hp.virtual_per_class:

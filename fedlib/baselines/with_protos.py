@@ -18,13 +18,10 @@ from fedlib.averaging import start
 from fedlib.baselines import fedavg
 from fedlib.baselines.fedavg import Client
 from fedlib.embed import Collection, collect
-from fedlib.local import Losses, Shards
 from fedlib.messages import Model, as_model
-from fedlib.method import Context, Counted
+from fedlib.method import Context, Counted, Loss, Models, Shards, Tree, Turn
 from fedlib.nets import Out
 from fedlib.protos import Protos
-from fedlib.readouts import Models
-from fedlib.tree import Tree
 
 
 class Down(NamedTuple):
@@ -71,13 +68,13 @@ def client_with(
     model: Model,
     mine: Client,
     shards: Shards,
-    loss: Callable[..., Losses],
+    loss: Loss,
     *,
     level: str = "high",
     how: Collection = "eval",
     of: Callable[[Out], Tensor] | None = None,
     **options: Any,
-) -> tuple[Client, Up, dict[str, Tensor]]:
+) -> Turn[Client, Up]:
     """Train from the broadcast model by any loss; send the model and the class means.
 
     Parameters
