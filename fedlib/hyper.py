@@ -1,9 +1,17 @@
-"""Hyper-parameters that exist in two variants: as published and as released."""
+"""Hyper-parameters: what all have in common, and those that exist in two variants."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-Variant = Literal["paper", "reference"]
+from pydantic import BaseModel, ConfigDict
+
+Variant = Literal["paper", "reference"]  # as published, as released
+
+
+class HyperParameters(BaseModel):
+    """Checked when they are made, never changed; an unknown name is refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 def fill_variant(reference: Mapping[str, Any]) -> Callable[[Any], Any]:

@@ -27,10 +27,10 @@ Readings
 from typing import Any, NamedTuple
 
 import torch
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from fedlib.averaging import Buffers, client_weights, mean_model, start
+from fedlib.hyper import HyperParameters
 from fedlib.losses import cross_entropy
 from fedlib.messages import Model, as_model
 from fedlib.method import Context, Counted, Logged, Loss, Losses, Method, Shards, Turn
@@ -40,10 +40,8 @@ from fedlib.readouts import Models, Rule
 from fedlib.tree import tree_map
 
 
-class HP(BaseModel):
+class HP(HyperParameters):
     """Hyper-parameters of FedAvg."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     weighting: Weighting = "samples"
     common_init: bool = True

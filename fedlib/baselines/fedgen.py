@@ -54,12 +54,13 @@ from dataclasses import replace
 from typing import Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from fedlib import averaging, generators, protos
 from fedlib.baselines import fedavg
 from fedlib.generators import Noise
+from fedlib.hyper import HyperParameters
 from fedlib.losses import cross_entropy, kl_to_teacher
 from fedlib.messages import as_model
 from fedlib.method import Context, Counted, Logged, Losses, Shards, Turn
@@ -68,10 +69,8 @@ from fedlib.nets import State
 from fedlib.tree import tree_map
 
 
-class HP(BaseModel):
+class HP(HyperParameters):
     """Hyper-parameters of FedGen."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     generator_weight: float = Field(default=10.0, ge=0)  # alpha
     latent_weight: float = Field(default=10.0, ge=0)  # beta

@@ -49,7 +49,7 @@ from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from fedlib import protos
@@ -57,15 +57,14 @@ from fedlib.averaging import Buffers, mean_model
 from fedlib.baselines import with_protos
 from fedlib.baselines.fedavg import Client
 from fedlib.baselines.with_protos import Down, Server, knowledge, parts
+from fedlib.hyper import HyperParameters
 from fedlib.losses import cross_entropy, kl_to_teacher
 from fedlib.method import Context, Logged, Losses, Model, Models, Shards, Turn
 from fedlib.protos import Protos
 
 
-class HP(BaseModel):
+class HP(HyperParameters):
     """Hyper-parameters of FedGMKD."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     soft_weight: float = Field(default=0.06, ge=0)  # lambda
     proto_weight: float = Field(default=0.06, ge=0)  # gamma

@@ -32,11 +32,12 @@ Readings
 
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from fedlib import protos
 from fedlib.averaging import mean_model, start
 from fedlib.embed import Collection, collect
+from fedlib.hyper import HyperParameters
 from fedlib.losses import cross_entropy
 from fedlib.messages import as_model
 from fedlib.method import Context, Counted, Logged, Losses, Method, Shards, Turn
@@ -46,10 +47,8 @@ from fedlib.readouts import Models, Rule
 from fedlib.tree import tree_map
 
 
-class HP(BaseModel):
+class HP(HyperParameters):
     """Hyper-parameters of FedProto."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     proto_weight: float = Field(default=1.0, ge=0)  # lambda (ld in the released code)
     weighting: Weighting = "samples"

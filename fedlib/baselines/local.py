@@ -13,17 +13,14 @@ Readings
 
 from typing import NamedTuple
 
-from pydantic import BaseModel, ConfigDict
-
+from fedlib.hyper import HyperParameters
 from fedlib.losses import cross_entropy
 from fedlib.method import Context, Logged, Losses, Method, Models, Rule, Shards, Turn
 from fedlib.nets import State
 
 
-class HP(BaseModel):
+class HP(HyperParameters):
     """Hyper-parameters of Local."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     common_init: bool = False  # all clients start from the same weights
 

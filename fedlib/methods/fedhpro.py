@@ -73,14 +73,14 @@ from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedlib import creff, heads, hyperprotos, protos, siamese
 from fedlib.averaging import mean_model, start
 from fedlib.descent import fit
 from fedlib.embed import class_means, forward, padded
-from fedlib.hyper import Variant, fill_variant
+from fedlib.hyper import HyperParameters, Variant, fill_variant
 from fedlib.hyperprotos import HyperProtos, unit
 from fedlib.local import Losses, Shards, Trained
 from fedlib.losses import cross_entropy
@@ -110,10 +110,8 @@ Metric = Literal["cosine", "coordwise_eps", "mse"]
 Margin = Literal["l2_exp", "none", "dot_additive"]
 
 
-class HP(BaseModel):
+class HP(HyperParameters):
     r"""Hyper-parameters of FedHPro."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     variant: Variant = "paper"
     contrast_weight: float = Field(default=1.0, ge=0)  # of L_HPCL

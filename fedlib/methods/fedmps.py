@@ -46,11 +46,12 @@ Readings
 from typing import Literal, NamedTuple
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from fedlib import protos
 from fedlib.embed import Collection, collect
+from fedlib.hyper import HyperParameters
 from fedlib.local import Losses, Shards, Training, train_local
 from fedlib.losses import (
     RELEASED_BASE_TEMPERATURE,
@@ -65,10 +66,8 @@ from fedlib.readouts import Models, Rule
 from fedlib.rng import generator
 
 
-class HP(BaseModel):
+class HP(HyperParameters):
     r"""Hyper-parameters of FedMPS."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     contrast_weight: float = Field(default=1.0, ge=0)  # lambda
     low_weight: float = Field(default=1.0, ge=0)  # alpha

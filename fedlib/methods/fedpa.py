@@ -64,7 +64,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor
 from torch.func import vmap
 
@@ -72,7 +72,7 @@ from fedlib import averaging, descent, generators, protos
 from fedlib.descent import Fitted, Moments
 from fedlib.embed import class_means
 from fedlib.generators import Generator, Noise
-from fedlib.hyper import Variant, fill_variant
+from fedlib.hyper import HyperParameters, Variant, fill_variant
 from fedlib.local import Losses, Shards, Trained
 from fedlib.losses import cross_entropy
 from fedlib.messages import Model, as_model
@@ -107,10 +107,8 @@ REFERENCE: dict[str, Any] = {
 }
 
 
-class HP(BaseModel):
+class HP(HyperParameters):
     r"""Hyper-parameters of FedPA."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     variant: Variant = "paper"
     generator_weight: float = Field(default=25.0, ge=0)  # lambda_ge at t = 0

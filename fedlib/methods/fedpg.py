@@ -71,14 +71,14 @@ from typing import Any, Literal, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedlib import averaging, descent, image_generators, protos
 from fedlib.descent import Fitted
 from fedlib.embed import class_means
 from fedlib.generators import Generator, Noise, draw_noise
-from fedlib.hyper import Variant, fill_variant
+from fedlib.hyper import HyperParameters, Variant, fill_variant
 from fedlib.image_generators import Architecture
 from fedlib.local import Losses, Shards
 from fedlib.losses import cross_entropy, supcon
@@ -122,10 +122,8 @@ ABLATIONS: dict[str, dict[str, float]] = {
 }
 
 
-class HP(BaseModel):
+class HP(HyperParameters):
     r"""Hyper-parameters of FedPG."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     variant: Variant = "paper"
     # the client's side

@@ -62,12 +62,13 @@ from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fedlib import mixtures
 from fedlib.descent import of_module
 from fedlib.embed import forward
+from fedlib.hyper import HyperParameters
 from fedlib.layers import linear
 from fedlib.local import Losses, Shards
 from fedlib.losses import cross_entropy
@@ -81,10 +82,8 @@ from fedlib.tree import stack
 PROJECTION = "own.projection"  # of the layer's weights, beside the net's
 
 
-class HP(BaseModel):
+class HP(HyperParameters):
     """Hyper-parameters of GFPL."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     align_weight: float = Field(default=2.0, ge=0)  # lambda
     components: int = Field(default=4, ge=1)  # n
