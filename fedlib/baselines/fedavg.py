@@ -37,7 +37,7 @@ from fedlib.method import Context, Counted, Logged, Loss, Losses, Method, Shards
 from fedlib.nets import State
 from fedlib.protos import Weighting
 from fedlib.readouts import Models, Rule
-from fedlib.tree import tree_map
+from fedlib.tree import Tree, tree_map
 
 
 class HP(HyperParameters):
@@ -86,23 +86,31 @@ def init(ctx: Context) -> tuple[Server, Client]:
     return Server(first._replace(known=torch.tensor(ctx.hp.common_init))), mine
 
 
+def sent(ctx: Context, model: Model) -> Model:
+    """Return what the server sends of a model: statistics unless they stay local."""
+    return model._replace(buffers={}) if ctx.hp.buffers == "local" else model
+
+
+def uploaded(ctx: Context, state: State) -> Model:
+    """Return what clients send of their states ``[K, ...]``, likewise."""
+    return as_model(ctx.net, state, buffers=ctx.hp.buffers != "local")
+
+
 def broadcast(ctx: Context, server: Server) -> Down:
     """Box 1."""
-    local = ctx.hp.buffers == "local"
-    return Down(server.model._replace(buffers={}) if local else server.model)
+    return Down(sent(ctx, server.model))
 
 
 def client_with(
-    ctx: Context, down: Down, mine: Client, shards: Shards, loss: Loss, **options: Any
+    ctx: Context, down: Tree, mine: Tree, shards: Shards, loss: Loss, **options: Any
 ) -> Turn[Client, Up]:
-    """Box 2 with any loss and the options of ``ctx.train``; baselines build on it."""
+    """Box 2 with any loss and the options of ``ctx.train``; baselines build on it.
+
+    Of ``down`` and ``mine``, which may hold more, ``model`` and ``state`` are read.
+    """
     trained = ctx.train(start(down.model, mine.state), shards, loss, **options)
-    shared = ctx.hp.buffers != "local"
-    return (
-        Client(trained.state),
-        Up(as_model(ctx.net, trained.state, buffers=shared), shards.sizes()),
-        trained.terms,
-    )
+    up = Up(uploaded(ctx, trained.state), shards.sizes())
+    return Client(trained.state), up, trained.terms
 
 
 def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
@@ -115,17 +123,20 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
     return client_with(ctx, down, mine, shards, loss)
 
 
-def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
-    """Box 3; a client without samples has weight 0 under either weighting."""
+def merge(ctx: Context, server: Tree, up: Tree) -> tuple[Tree, Logged]:
+    """Box 3; a client without samples has weight 0 under either weighting.
+
+    What a server has beside its ``model`` stays.
+    """
     weight = client_weights(up.samples, ctx.hp.weighting)
-    return Server(mean_model(up.model, weight, server.model, ctx.hp.buffers)), {}
+    model = mean_model(up.model, weight, server.model, ctx.hp.buffers)
+    return server._replace(model=model), {}
 
 
-def models(ctx: Context, server: Server, mine: Client) -> Models:
+def models(ctx: Context, server: Tree, mine: Tree) -> Models:
     """Return the clients' models after training and the average after merging."""
-    received = None
-    if ctx.hp.buffers == "local":
-        received = start(server.model._replace(buffers={}), mine.state)
+    local = ctx.hp.buffers == "local"
+    received = start(sent(ctx, server.model), mine.state) if local else None
     return Models(mine.state, server.model.state, None, received=received)
 
 

@@ -139,7 +139,7 @@ def deal(ctx: Context) -> Tensor:
 
 def broadcast(ctx: Context, server: Server) -> Down:
     """Box 1."""
-    model = fedavg.broadcast(ctx, fedavg.Server(server.models)).model
+    model = fedavg.sent(ctx, server.models)
     dealt, known = deal(ctx), model.known.all()
     buffers = Dealt(model.buffers, dealt, known) if model.buffers else {}
     return Down(Dealt(model.params, dealt, known), buffers)
@@ -173,10 +173,10 @@ def models(ctx: Context, server: Server, mine: Client) -> Models:
         voters = Ensemble(server.models.state, "softmax")
         return Models(mine.state, None, None, ensemble=voters)
     now = fedavg.Server(one(server.models, 0))
-    sent = fedavg.broadcast(ctx, fedavg.Server(one(server.sent, 0))).model
+    sent = fedavg.sent(ctx, one(server.sent, 0))
     cohort = (mine.last == mine.last.max()).nonzero().flatten()
     held = put(start(sent, mine.state), cohort, take(mine.state, cohort))
-    plain = fedavg.models(ctx, now, fedavg.Client(mine.state))
+    plain = fedavg.models(ctx, now, mine)
     return plain._replace(ensemble=Ensemble(held, "logits"))
 
 

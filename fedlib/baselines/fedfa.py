@@ -53,7 +53,7 @@ from fedlib.averaging import client_weights, mean_model, start
 from fedlib.baselines import fedavg
 from fedlib.baselines.fedavg import Client
 from fedlib.losses import cross_entropy
-from fedlib.messages import Model, as_model
+from fedlib.messages import Model
 from fedlib.method import Context, Counted, Logged, Losses, Models, Shards, Turn
 from fedlib.nets import State
 from fedlib.protos import Protos
@@ -101,8 +101,7 @@ def init(ctx: Context) -> tuple[Server, Client]:
 
 def broadcast(ctx: Context, server: Server) -> Server:
     """Box 1."""
-    sent = fedavg.broadcast(ctx, fedavg.Server(server.model))
-    return server._replace(model=sent.model)
+    return server._replace(model=fedavg.sent(ctx, server.model))
 
 
 def mates(y: Tensor) -> Tensor:
@@ -181,7 +180,7 @@ def client(
         state, moments = trained.state, trained.moments or None
         anchors = moved(anchors, trained.protos["batches"], hp)
         terms.append(trained.terms)
-    model = as_model(ctx.net, state, buffers=hp.buffers != "local")
+    model = fedavg.uploaded(ctx, state)
     mean = tree_map(lambda *each: torch.stack(each).mean(0), *terms)
     return Client(state), Up(model, anchors, shards.sizes()), mean
 
@@ -198,7 +197,7 @@ def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
 
 def models(ctx: Context, server: Server, mine: Client) -> Models:
     """Return FedAvg's models, with the anchors as prototypes of all classes."""
-    found = fedavg.models(ctx, fedavg.Server(server.model), mine)
+    found = fedavg.models(ctx, server, mine)
     every = torch.ones(ctx.classes, dtype=torch.int64)
     return found._replace(protos=Protos(server.anchors, every))
 

@@ -80,8 +80,8 @@ def broadcast(ctx: Context, server: Server) -> Down:
     """Box 1; an unknown teacher is not sent."""
     known = server.past.known
     mean = mean_model(server.past, known | ~known.any(), server.model)
-    both = (server.model, mean._replace(known=known.any()))
-    return Down(*(fedavg.broadcast(ctx, fedavg.Server(each)).model for each in both))
+    teacher = mean._replace(known=known.any())
+    return Down(fedavg.sent(ctx, server.model), fedavg.sent(ctx, teacher))
 
 
 def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
@@ -99,20 +99,18 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
         return Losses(total, terms, {})
 
     teacher = start(down.teacher, mine.state)
-    return fedavg.client_with(
-        ctx, fedavg.Down(down.model), mine, shards, loss, extra=teacher
-    )
+    return fedavg.client_with(ctx, down, mine, shards, loss, extra=teacher)
 
 
 def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 3."""
-    after, watched = fedavg.merge(ctx, fedavg.Server(server.model), up)
-    past = tree_map(
-        lambda new, old: torch.cat([new.unsqueeze(0), old[:-1]]),
-        after.model,
-        server.past,
-    )
-    return Server(after.model, past), watched
+
+    def joined(new, past):
+        return torch.cat([new.unsqueeze(0), past[:-1]])
+
+    after, watched = fedavg.merge(ctx, server, up)
+    past = tree_map(joined, after.model, server.past)
+    return after._replace(past=past), watched
 
 
 METHOD = fedavg.METHOD._replace(

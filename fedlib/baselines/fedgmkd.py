@@ -55,8 +55,7 @@ from torch import Tensor
 from fedlib import protos
 from fedlib.averaging import Buffers, mean_model
 from fedlib.baselines import with_protos
-from fedlib.baselines.fedavg import Client
-from fedlib.baselines.with_protos import Down, Server, knowledge, parts
+from fedlib.baselines.with_protos import Client, Down, Server, knowledge, parts
 from fedlib.hyper import HyperParameters
 from fedlib.losses import cross_entropy, kl_to_teacher
 from fedlib.method import Context, Logged, Losses, Model, Models, Shards, Turn
@@ -113,7 +112,7 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
         return Losses(total, terms, {})
 
     mine, up, terms = with_protos.client_with(
-        ctx, down.model, mine, shards, loss, level="knowledge", of=row
+        ctx, down, mine, shards, loss, level="knowledge", of=row
     )
     return mine, Up(up.model, up.protos, shards.label_counts(ctx.classes)), terms
 

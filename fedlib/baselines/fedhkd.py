@@ -49,8 +49,7 @@ from pydantic import Field
 
 from fedlib import protos
 from fedlib.baselines import fedavg, with_protos
-from fedlib.baselines.fedavg import Client
-from fedlib.baselines.with_protos import Down, Server, Up, knowledge, parts
+from fedlib.baselines.with_protos import Client, Down, Server, Up, knowledge, parts
 from fedlib.embed import Collection
 from fedlib.losses import cross_entropy
 from fedlib.method import Context, Logged, Losses, Models, Shards, Turn
@@ -119,7 +118,7 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
 
     mine, up, terms = with_protos.client_with(
         ctx,
-        down.model,
+        down,
         mine,
         shards,
         loss,
@@ -135,7 +134,8 @@ def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
     means = protos.merge(up.protos, "samples")
     if ctx.hp.missing == "mask":
         means = protos.fill(means, server.protos)
-    return Server(with_protos.average(ctx, server.model, up), means), {}
+    after, watched = fedavg.merge(ctx, server, up)
+    return after._replace(protos=means), watched
 
 
 def models(ctx: Context, server: Server, mine: Client) -> Models:

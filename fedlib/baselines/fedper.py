@@ -85,8 +85,8 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
 
 def models(ctx: Context, server: Server, mine: Client) -> Models:
     """Return the clients' models after training, and under the next broadcast."""
-    sent = fedavg.broadcast(ctx, server).model
-    return Models(mine.state, None, None, received=start(sent, mine.state))
+    received = start(fedavg.sent(ctx, server.model), mine.state)
+    return Models(mine.state, None, None, received=received)
 
 
 METHOD = fedavg.METHOD._replace(

@@ -42,8 +42,7 @@ from torch import Tensor
 
 from fedlib import protos
 from fedlib.baselines import fedavg, with_protos
-from fedlib.baselines.fedavg import Client
-from fedlib.baselines.with_protos import Down, Server, Up
+from fedlib.baselines.with_protos import Client, Down, Server, Up
 from fedlib.embed import Collection
 from fedlib.hyperprotos import unit
 from fedlib.losses import RELEASED_BASE_TEMPERATURE, cross_entropy, supcon
@@ -95,16 +94,14 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
         total = share * terms["supervised"] + (1 - share) * terms["contrast"]
         return Losses(total, terms, {"high": out.high})
 
-    return with_protos.client_with(
-        ctx, down.model, mine, shards, loss, how=hp.collection
-    )
+    return with_protos.client_with(ctx, down, mine, shards, loss, how=hp.collection)
 
 
 def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 4."""
     means = protos.merge(up.protos, ctx.hp.proto_weighting)
-    model = with_protos.average(ctx, server.model, up)
-    return Server(model, protos.fill(means, server.protos)), {}
+    after, watched = fedavg.merge(ctx, server, up)
+    return after._replace(protos=protos.fill(means, server.protos)), watched
 
 
 METHOD = with_protos.BASE._replace(

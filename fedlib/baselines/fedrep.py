@@ -31,10 +31,9 @@ Readings
 from pydantic import Field
 
 from fedlib.averaging import start
-from fedlib.baselines import fedper
+from fedlib.baselines import fedavg, fedper
 from fedlib.baselines.fedavg import Client, Down, Up
 from fedlib.losses import cross_entropy
-from fedlib.messages import as_model
 from fedlib.method import Context, Logged, Losses, Shards, Turn
 from fedlib.nets import State
 
@@ -79,8 +78,7 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
     )
     shared = frozenset(ctx.net.init_names() - own)
     state, body_terms = train_part(ctx, state, shards, "body", shared)
-    model = as_model(ctx.net, state, buffers=ctx.hp.buffers != "local")
-    up = Up(fedper.body(ctx, model), shards.sizes())
+    up = Up(fedper.body(ctx, fedavg.uploaded(ctx, state)), shards.sizes())
     return Client(state), up, head_terms | body_terms
 
 

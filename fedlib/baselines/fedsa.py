@@ -48,8 +48,7 @@ from torch import Tensor
 from fedlib import protos
 from fedlib.averaging import start
 from fedlib.baselines import fedavg, with_protos
-from fedlib.baselines.fedavg import Client
-from fedlib.baselines.with_protos import Up
+from fedlib.baselines.with_protos import Client, Up
 from fedlib.embed import class_means
 from fedlib.losses import cross_entropy, margin_contrast
 from fedlib.method import Context, Logged, Losses, Model, Models, Shards, Turn
@@ -100,7 +99,7 @@ def init(ctx: Context) -> tuple[Server, Client]:
 
 def broadcast(ctx: Context, server: Server) -> Down:
     """Box 1."""
-    model = with_protos.sent_model(ctx, server.model)
+    model = fedavg.sent(ctx, server.model)
     return Down(model, server.anchors, mean_gap(server.protos))
 
 
@@ -133,16 +132,17 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
 
     samples = bool(shards.sizes().any())  # without any, training says so
     extra = {"margin": margins(ctx, down, mine, shards)} if samples else {}
-    return with_protos.client_with(ctx, down.model, mine, shards, loss, extra=extra)
+    return with_protos.client_with(ctx, down, mine, shards, loss, extra=extra)
 
 
 def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 5."""
-    model = with_protos.average(ctx, server.model, up)
+    after, watched = fedavg.merge(ctx, server, up)
     means = protos.merge(up.protos)
     moved = torch.lerp(means.mean, server.anchors, ctx.hp.anchor_momentum)
     anchors = torch.where(means.known.unsqueeze(1), moved, server.anchors)
-    return Server(model, protos.fill(means, server.protos), anchors), {}
+    means = protos.fill(means, server.protos)
+    return after._replace(protos=means, anchors=anchors), watched
 
 
 def models(ctx: Context, server: Server, mine: Client) -> Models:

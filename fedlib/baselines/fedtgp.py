@@ -47,8 +47,7 @@ from torch import Tensor, nn
 
 from fedlib import descent, protos
 from fedlib.baselines import fedavg, with_protos
-from fedlib.baselines.fedavg import Client
-from fedlib.baselines.with_protos import Down, Up
+from fedlib.baselines.with_protos import Client, Down, Up
 from fedlib.losses import cross_entropy, margin_contrast
 from fedlib.method import Context, Logged, Losses, Model, Models, Rule, Shards, Turn
 from fedlib.nets import State
@@ -106,7 +105,7 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
         total = terms["supervised"] + ctx.hp.proto_weight * terms["pull"]
         return Losses(total, terms, {})
 
-    mine, up, terms = with_protos.client_with(ctx, down.model, mine, shards, loss)
+    mine, up, terms = with_protos.client_with(ctx, down, mine, shards, loss)
     known = up.model.known & ctx.hp.share_model
     return mine, up._replace(model=up.model._replace(known=known)), terms
 
@@ -114,8 +113,7 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
 def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 4, 5 and 6."""
     hp: HP = ctx.hp
-    shared = hp.share_model
-    model = with_protos.average(ctx, server.model, up) if shared else server.model
+    after = fedavg.merge(ctx, server, up)[0] if hp.share_model else server
     means = protos.merge(up.protos)
     margin = protos.gaps(means).amax().clamp(max=hp.largest_margin)
     p, label = protos.points(up.protos)
@@ -134,8 +132,8 @@ def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
     )
     count = protos.fill(means, server.protos).count
     made = torch.where((count > 0).unsqueeze(1), prototypes(fitted.state), 0.0)
-    merged = Server(model, Protos(made, count), fitted.state)
-    return merged, fitted.terms | {"margin": margin}
+    after = after._replace(protos=Protos(made, count), net=fitted.state)
+    return after, fitted.terms | {"margin": margin}
 
 
 def models(ctx: Context, server: Server, mine: Client) -> Models:

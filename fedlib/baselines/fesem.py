@@ -46,7 +46,7 @@ from fedlib.averaging import client_weights, mean_model
 from fedlib.baselines import fedavg
 from fedlib.baselines.fedavg import Client
 from fedlib.embed import owned
-from fedlib.messages import Model, as_model, sizes
+from fedlib.messages import Model, sizes
 from fedlib.method import Context, Logged, Models, Rule, Shards, Turn
 from fedlib.nets import State
 from fedlib.protos import Weighting
@@ -104,7 +104,7 @@ class Up(NamedTuple):
 def init(ctx: Context) -> tuple[Server, Client]:
     """Draw the clients' weights; no client has a cluster, so the centres are idle."""
     mine = Client(ctx.init_clients(ctx.hp.common_init))
-    model = as_model(ctx.net, mine.state, buffers=ctx.hp.buffers != "local")
+    model = fedavg.uploaded(ctx, mine.state)
     idle = tree_map(lambda x: torch.stack([x[0]] * ctx.hp.clusters), model)
     return Server(idle, torch.full((ctx.clients,), -1)), mine
 

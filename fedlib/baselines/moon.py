@@ -113,9 +113,8 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
         total = terms["supervised"] + hp.contrast_weight * terms["contrast"]
         return Losses(total, terms, {})
 
-    after, up, terms = fedavg.client_with(
-        ctx, down, fedavg.Client(mine.state), shards, loss, extra=flatten(teachers)
-    )
+    extra = flatten(teachers)
+    after, up, terms = fedavg.client_with(ctx, down, mine, shards, loss, extra=extra)
     return Client(after.state, mine.trained | (shards.sizes() > 0)), up, terms
 
 

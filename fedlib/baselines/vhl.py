@@ -122,7 +122,7 @@ def init(ctx: Context) -> tuple[Server, Client]:
 def broadcast(ctx: Context, server: Server) -> Down:
     """Box 2."""
     seed = seed_of(ctx.seed, "virtual data")
-    return Down(fedavg.broadcast(ctx, server).model, torch.tensor(seed))
+    return Down(fedavg.sent(ctx, server.model), torch.tensor(seed))
 
 
 def outputs(state: State, out: Out) -> Tensor:
@@ -134,9 +134,8 @@ def outputs(state: State, out: Out) -> Tensor:
 def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
     """Box 3."""
     hp: HP = ctx.hp
-    received = fedavg.Down(down.model)
     if not hp.virtual_per_class:
-        return fedavg.client(ctx, received, mine, shards)
+        return fedavg.client(ctx, fedavg.Down(down.model), mine, shards)
     recipe = Recipe(**hp.model_dump(include=set(Recipe._fields)))
     images = virtual_images.make(
         int(down.seed), ctx.classes, hp.virtual_per_class, ctx.net.shape, recipe
@@ -166,7 +165,7 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
         )
         return Losses(total, terms, {})
 
-    kept, up, terms = fedavg.client_with(ctx, received, mine, shards, loss, draw=draw)
+    kept, up, terms = fedavg.client_with(ctx, down, mine, shards, loss, draw=draw)
     return kept, up._replace(model=with_second(up.model, kept.state)), terms
 
 

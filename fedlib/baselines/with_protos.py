@@ -18,7 +18,7 @@ from fedlib.averaging import start
 from fedlib.baselines import fedavg
 from fedlib.baselines.fedavg import Client
 from fedlib.embed import Collection, collect
-from fedlib.messages import Model, as_model
+from fedlib.messages import Model
 from fedlib.method import Context, Counted, Loss, Models, Shards, Tree, Turn
 from fedlib.nets import Out
 from fedlib.protos import Protos
@@ -55,17 +55,12 @@ def init(ctx: Context, extra: int = 0) -> tuple[Server, Client]:
 
 def broadcast(ctx: Context, server: Tree) -> Down:
     """Send the model, as FedAvg, and the prototypes of a server that has both."""
-    return Down(sent_model(ctx, server.model), server.protos)
-
-
-def sent_model(ctx: Context, model: Model) -> Model:
-    """Return what FedAvg sends of the server's model."""
-    return fedavg.broadcast(ctx, fedavg.Server(model)).model
+    return Down(fedavg.sent(ctx, server.model), server.protos)
 
 
 def client_with(
     ctx: Context,
-    model: Model,
+    down: Tree,
     mine: Client,
     shards: Shards,
     loss: Loss,
@@ -79,22 +74,17 @@ def client_with(
 
     Parameters
     ----------
+    down : tree
+        A record with ``model``.
     level, how, of
         What the class means are of, and when they are taken: as in ``embed.collect``.
     **options
         As in ``Context.train``.
     """
-    trained = ctx.train(start(model, mine.state), shards, loss, **options)
+    trained = ctx.train(start(down.model, mine.state), shards, loss, **options)
     local = collect(ctx.net, trained, shards, level, how, of=of)
-    sent = as_model(ctx.net, trained.state, buffers=ctx.hp.buffers != "local")
-    up = Up(sent, local, shards.sizes())
+    up = Up(fedavg.uploaded(ctx, trained.state), local, shards.sizes())
     return Client(trained.state), up, trained.terms
-
-
-def average(ctx: Context, before: Model, up: Up) -> Model:
-    """Return FedAvg's mean of the uploaded models."""
-    given = fedavg.Up(up.model, up.samples)
-    return fedavg.merge(ctx, fedavg.Server(before), given)[0].model
 
 
 def models(
@@ -109,7 +99,7 @@ def models(
     means : Protos, optional
         In place of the server's prototypes.
     """
-    found = fedavg.models(ctx, fedavg.Server(server.model), mine)
+    found = fedavg.models(ctx, server, mine)
     return found._replace(protos=server.protos if means is None else means)
 
 
