@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedlib import losses, nets, protos, registry
 from fedlib.baselines import fedgmkd, fedhkd, fedproc, fedsa, fedtgp
-from fedlib.baselines.with_protos import parts
+from fedlib.baselines.with_knowledge import parts
 from fedlib.local import Shards, Training
 from fedlib.messages import sizes as sizes_of
 from fedlib.method import Context, Round, rounds

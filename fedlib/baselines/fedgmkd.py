@@ -45,7 +45,6 @@ Readings
     classes that have one. A class that the cohort does not own keeps its row.
 """
 
-from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
@@ -54,11 +53,11 @@ from torch import Tensor
 
 from fedlib import protos
 from fedlib.averaging import Buffers, mean_model
-from fedlib.baselines import with_protos
-from fedlib.baselines.with_protos import Client, Down, Server, knowledge, parts
+from fedlib.baselines import with_knowledge
+from fedlib.baselines.with_knowledge import Client, Down, Server, parts
 from fedlib.hyper import HyperParameters
-from fedlib.losses import cross_entropy, kl_to_teacher
-from fedlib.method import Context, Logged, Losses, Model, Models, Shards, Turn
+from fedlib.losses import kl_to_teacher
+from fedlib.method import Context, Logged, Model, Shards, Turn
 from fedlib.protos import Protos
 
 
@@ -87,33 +86,15 @@ class Up(NamedTuple):
     labels: Tensor  # [K, C] int64, samples of each class
 
 
-def init(ctx: Context) -> tuple[Server, Client]:
-    """Draw the first weights as FedAvg; nothing is known of any class."""
-    return with_protos.init(ctx, extra=ctx.classes)
-
-
 def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
     """Box 2 and 3."""
-    hp: HP = ctx.hp
-    anchors, soft = parts(down.protos)
-    row = partial(knowledge, temperature=hp.temperature)
+    hp, soft = ctx.hp, parts(down.protos)[1]
 
-    def loss(state, x, y, extra):
-        out = ctx.net(state, x, train=True)
-        logits = ctx.net.head(ctx.net.head_state(state), anchors.mean, train=True)
+    def soft_term(logits):
         each = kl_to_teacher(soft.mean, logits, hp.temperature)  # 0 where unknown
-        terms = {
-            "supervised": cross_entropy(out.logits, y),
-            "soft": each.sum() / soft.known.sum().clamp(min=1),
-            "pull": protos.pull(out.high, y, anchors),
-        }
-        total = terms["supervised"] + hp.soft_weight * terms["soft"]
-        total = total + hp.proto_weight * terms["pull"]
-        return Losses(total, terms, {})
+        return each.sum() / soft.known.sum().clamp(min=1)
 
-    mine, up, terms = with_protos.client_with(
-        ctx, down, mine, shards, loss, level="knowledge", of=row
-    )
+    mine, up, terms = with_knowledge.client_with(ctx, down, mine, shards, soft_term)
     return mine, Up(up.model, up.protos, shards.label_counts(ctx.classes)), terms
 
 
@@ -152,17 +133,10 @@ def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
     return Server(model, means), {}
 
 
-def models(ctx: Context, server: Server, mine: Client) -> Models:
-    """Return FedAvg's models and P."""
-    return with_protos.models(ctx, server, mine, parts(server.protos)[0])
-
-
-METHOD = with_protos.BASE._replace(
+METHOD = with_knowledge.BASE._replace(
     name="fedgmkd",
     source="Zhang et al., NeurIPS 2024",
     hp=HP,
-    init=init,
     client=client,
     merge=merge,
-    models=models,
 )

@@ -41,18 +41,16 @@ Readings
     place of the mean, KL in place of distances.
 """
 
-from functools import partial
 from typing import Literal
 
 import torch
 from pydantic import Field
 
 from fedlib import protos
-from fedlib.baselines import fedavg, with_protos
-from fedlib.baselines.with_protos import Client, Down, Server, Up, knowledge, parts
+from fedlib.baselines import fedavg, with_knowledge
+from fedlib.baselines.with_knowledge import Client, Down, Server, Up, parts
 from fedlib.embed import Collection
-from fedlib.losses import cross_entropy
-from fedlib.method import Context, Logged, Losses, Models, Shards, Turn
+from fedlib.method import Context, Logged, Shards, Turn
 from fedlib.protos import Distance, Protos
 
 
@@ -70,11 +68,6 @@ class HP(fedavg.HP):
 
 
 PRESETS: dict[str, dict[str, dict]] = {}  # FedPA's weights are the defaults
-
-
-def init(ctx: Context) -> tuple[Server, Client]:
-    """Draw the first weights as FedAvg; nothing is known of any class."""
-    return with_protos.init(ctx, extra=ctx.classes)
 
 
 def reported(ctx: Context, local: Protos, shards: Shards) -> Protos:
@@ -96,35 +89,17 @@ def reported(ctx: Context, local: Protos, shards: Shards) -> Protos:
 def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
     """Box 2 and 3."""
     hp: HP = ctx.hp
-    given = down.protos
     if hp.missing == "zero" and ctx.round > 1:
-        given = given._replace(count=torch.ones_like(given.count))
-    anchors, soft = parts(given)
-    classes = torch.arange(ctx.classes)
-    row = partial(knowledge, temperature=hp.temperature)
+        every = torch.ones_like(down.protos.count)
+        down = down._replace(protos=down.protos._replace(count=every))
+    soft, classes = parts(down.protos)[1], torch.arange(ctx.classes)
 
-    def loss(state, x, y, extra):
-        out = ctx.net(state, x, train=True)
-        logits = ctx.net.head(ctx.net.head_state(state), anchors.mean, train=True)
+    def soft_term(logits):
         guess = torch.softmax(logits / hp.temperature, -1)
-        terms = {
-            "supervised": cross_entropy(out.logits, y),
-            "soft": protos.pull(guess, classes, soft, hp.distance),
-            "pull": protos.pull(out.high, y, anchors, hp.distance),
-        }
-        total = terms["supervised"] + hp.soft_weight * terms["soft"]
-        total = total + hp.proto_weight * terms["pull"]
-        return Losses(total, terms, {"knowledge": row(out)})
+        return protos.pull(guess, classes, soft, hp.distance)
 
-    mine, up, terms = with_protos.client_with(
-        ctx,
-        down,
-        mine,
-        shards,
-        loss,
-        level="knowledge",
-        how=hp.collection,
-        of=row,
+    mine, up, terms = with_knowledge.client_with(
+        ctx, down, mine, shards, soft_term, hp.distance, how=hp.collection
     )
     return mine, up._replace(protos=reported(ctx, up.protos, shards)), terms
 
@@ -138,17 +113,6 @@ def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
     return after._replace(protos=means), watched
 
 
-def models(ctx: Context, server: Server, mine: Client) -> Models:
-    """Return FedAvg's models and H."""
-    return with_protos.models(ctx, server, mine, parts(server.protos)[0])
-
-
-METHOD = with_protos.BASE._replace(
-    name="fedhkd",
-    source="Chen et al., ICLR 2023",
-    hp=HP,
-    init=init,
-    client=client,
-    merge=merge,
-    models=models,
+METHOD = with_knowledge.BASE._replace(
+    name="fedhkd", source="Chen et al., ICLR 2023", hp=HP, client=client, merge=merge
 )

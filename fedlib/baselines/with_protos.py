@@ -2,15 +2,13 @@
 
 What FedProc, FedHKD, FedGMKD, FedTGP and FedSA have in common. Models are sent,
 averaged and read out as in ``fedavg.py``; a method says what is in its prototypes, what
-its loss does with them and how the server merges them. A client's knowledge of a class
-may be more than its mean embedding: FedHKD and FedGMKD put the class's mean soft
-prediction beside it, d + C numbers in one row.
+its loss does with them and how the server merges them. Rows that hold more than a mean
+embedding, as in FedHKD and FedGMKD, are in ``with_knowledge.py``.
 """
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from fedlib import protos
@@ -101,18 +99,6 @@ def models(
     """
     found = fedavg.models(ctx, server, mine)
     return found._replace(protos=server.protos if means is None else means)
-
-
-def knowledge(out: Out, temperature: float) -> Tensor:
-    """Return embeddings and soft predictions side by side, ``[..., d + C]``."""
-    return torch.cat([out.high, torch.softmax(out.logits / temperature, -1)], -1)
-
-
-def parts(known: Protos) -> tuple[Protos, Protos]:
-    """Split knowledge ``[C, d + C]`` into mean embeddings and mean soft predictions."""
-    classes = known.count.shape[-1]
-    embedding, soft = known.mean.split([known.mean.shape[-1] - classes, classes], -1)
-    return Protos(embedding, known.count), Protos(soft, known.count)
 
 
 # What a method replaces from: its name, source, hp, client and merge at least
