@@ -40,12 +40,17 @@ from fedlib.readouts import Models, Rule
 from fedlib.tree import Tree, tree_map
 
 
-class HP(HyperParameters):
+class Sharing(HyperParameters):
+    """How one model is drawn and sent, for methods that weigh its mean themselves."""
+
+    common_init: bool = True
+    buffers: Buffers = "average"
+
+
+class HP(Sharing):
     """Hyper-parameters of FedAvg."""
 
     weighting: Weighting = "samples"
-    common_init: bool = True
-    buffers: Buffers = "average"
 
 
 PRESETS = {

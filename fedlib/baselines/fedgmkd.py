@@ -52,16 +52,15 @@ from pydantic import Field
 from torch import Tensor
 
 from fedlib import protos
-from fedlib.averaging import Buffers, mean_model
-from fedlib.baselines import with_knowledge
+from fedlib.averaging import mean_model
+from fedlib.baselines import fedavg, with_knowledge
 from fedlib.baselines.with_knowledge import Client, Down, Server, parts
-from fedlib.hyper import HyperParameters
 from fedlib.losses import kl_to_teacher
 from fedlib.method import Context, Logged, Model, Shards, Turn
 from fedlib.protos import Protos
 
 
-class HP(HyperParameters):
+class HP(fedavg.Sharing):
     """Hyper-parameters of FedGMKD."""
 
     soft_weight: float = Field(default=0.06, ge=0)  # lambda
@@ -71,8 +70,6 @@ class HP(HyperParameters):
     class_discrepancy: float = Field(default=0.4, ge=0)  # a of classes
     offset: float = Field(default=0.2, ge=0)  # b
     counts: Literal["fraction", "raw"] = "fraction"
-    common_init: bool = True
-    buffers: Buffers = "average"
 
 
 PRESETS: dict[str, dict[str, dict]] = {}  # FedHPro's weights are the defaults
