@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedlib import heads, protos
-from fedlib.descent import fit, of_module
+from fedlib.descent import batches, fit, of_module
 from fedlib.local import Losses
 from fedlib.method import Context
 from fedlib.nets import State
@@ -88,19 +88,15 @@ def train_head(ctx: Context, features: Tensor, epochs: int) -> State:
     points = features.flatten(0, 1)
     label = torch.arange(ctx.classes).repeat_interleave(features.shape[1])
     shuffle = ctx.random("federated batches")
-    batches = [
-        rows
-        for _ in range(epochs)
-        for rows in torch.randperm(len(label), generator=shuffle).split(HEAD_BATCH)
-    ]
+    plan = batches(len(label), HEAD_BATCH, epochs, shuffle)
 
     def loss(state, step):
-        rows = batches[step]
+        rows = plan[step]
         logits = F.linear(points[rows], *heads.linear(ctx.net, heads.within(state)))
         return Losses(F.cross_entropy(logits, label[rows]), {}, {})
 
     first = of_module(ctx.net.module.head, ctx.random("federated head"))
-    fitted = fit(first, loss, len(batches), optimiser="sgd", learning_rate=HEAD_RATE)
+    fitted = fit(first, loss, len(plan), optimiser="sgd", learning_rate=HEAD_RATE)
     return fitted.state
 
 

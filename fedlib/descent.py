@@ -34,6 +34,14 @@ def blank(state: State, buffers: frozenset[str] = frozenset()) -> Moments:
     }
 
 
+def batches(
+    count: int, size: int, epochs: int, shuffle: torch.Generator
+) -> list[Tensor]:
+    """Return the rows of each batch of ``count`` samples, epoch after epoch."""
+    orders = [torch.randperm(count, generator=shuffle) for _ in range(epochs)]
+    return [rows for order in orders for rows in order.split(size)]
+
+
 def fit(
     state: State,
     loss: Callable[[State, int], Losses],

@@ -122,6 +122,45 @@ class Context:
             chunk=self.chunk,
         )
 
+    def epochs(
+        self,
+        state: State,
+        shards: Shards,
+        loss: Loss,
+        extra: Callable[[State], dict[str, Tensor]] | None = None,
+        **options: Any,
+    ) -> Iterator[Trained]:
+        """Yield a cohort after each of its local epochs, for work between these.
+
+        The optimiser goes on from epoch to epoch, and each shuffles in its own way, the
+        first as ``train`` does. A run with ``local_steps`` is one epoch.
+
+        Parameters
+        ----------
+        extra : callable, optional
+            Maps the weights ``[K, ...]`` that an epoch begins with to the loss's
+            further inputs.
+        **options
+            As in ``train``.
+        """
+        count = 1 if self.training.local_steps else self.training.local_epochs
+        once = self.training.model_copy(update={"local_epochs": 1})
+        stateful = once.optimiser == "adam" or once.momentum > 0
+        moments = self.blank_moments(state) if stateful and count > 1 else None
+        for epoch in range(count):
+            trained = self.train(
+                state,
+                shards,
+                loss,
+                None if extra is None else extra(state),
+                training=once,
+                phase=f"epoch {epoch} " if epoch else "",
+                moments=moments,
+                **options,
+            )
+            state, moments = trained.state, trained.moments or None
+            yield trained
+
     def blank_moments(self, state: State) -> Tree:
         """Return the moments of clients whose optimiser has not stepped."""
         return blank_moments(state, self.net.buffers, self.training)

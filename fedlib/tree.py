@@ -77,6 +77,11 @@ def concatenate(trees: list[Tree]) -> Tree:
     return trees[0] if len(trees) == 1 else tree_map(lambda *x: torch.cat(x), *trees)
 
 
+def tree_mean(trees: list[Tree]) -> Tree:
+    """Return the mean of trees, leaf by leaf."""
+    return tree_map(lambda *leaves: torch.stack(leaves).mean(0), *trees)
+
+
 def stack(trees: list[Tree]) -> Tree:
     """Stack trees of single clients along a new leading client axis."""
     return tree_map(lambda *leaves: torch.stack(leaves), *trees)

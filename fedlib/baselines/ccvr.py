@@ -145,11 +145,8 @@ def finalise(ctx: Context, server: Server, up: Up) -> Server:
     pick, training = ctx.random("calibration"), ctx.training
     z, y = draw(pooled(up.gaussians), hp.samples_per_class, hp.jitter, pick)
     z = power(z, 1 / hp.tukey_power).float()
-    batches = [
-        rows
-        for _ in range(hp.epochs if len(z) else 0)
-        for rows in torch.randperm(len(z), generator=pick).split(training.batch_size)
-    ]
+    epochs = hp.epochs if len(z) else 0
+    batches = descent.batches(len(z), training.batch_size, epochs, pick)
 
     def loss(head, step):
         rows = batches[step]

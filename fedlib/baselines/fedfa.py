@@ -58,7 +58,7 @@ from fedlib.method import Context, Counted, Logged, Losses, Models, Shards, Turn
 from fedlib.nets import State
 from fedlib.protos import Protos
 from fedlib.rng import generator
-from fedlib.tree import tree_map
+from fedlib.tree import tree_mean
 
 
 class HP(fedavg.HP):
@@ -161,28 +161,18 @@ def client(
         )
         return Losses(total, terms, {"batches": tally})
 
-    def after_step(state, extra):
+    def calibrated(state, extra):
         return calibrate(ctx, state, down.anchors)
 
     anchors = down.anchors.expand(len(shards.index), *down.anchors.shape)
-    epochs = 1 if ctx.training.local_steps else ctx.training.local_epochs
     state, terms = start(down.model, mine.state), []
-    moments = ctx.blank_moments(state) if epochs > 1 else None
-    options = {
-        "after_step": after_step if hp.calibration_rate else None,
-        "training": ctx.training.model_copy(update={"local_epochs": 1}),
-    }
-    for epoch in range(epochs):
-        phase = f"epoch {epoch} " if epoch else ""  # each shuffles in its own way
-        trained = ctx.train(
-            state, shards, loss, phase=phase, moments=moments, **options
-        )
-        state, moments = trained.state, trained.moments or None
+    after_step = calibrated if hp.calibration_rate else None
+    for trained in ctx.epochs(state, shards, loss, after_step=after_step):
+        state = trained.state
         anchors = moved(anchors, trained.protos["batches"], hp)
         terms.append(trained.terms)
-    model = fedavg.uploaded(ctx, state)
-    mean = tree_map(lambda *each: torch.stack(each).mean(0), *terms)
-    return Client(state), Up(model, anchors, shards.sizes()), mean
+    up = Up(fedavg.uploaded(ctx, state), anchors, shards.sizes())
+    return Client(state), up, tree_mean(terms)
 
 
 def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:

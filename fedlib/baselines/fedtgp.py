@@ -118,8 +118,7 @@ def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
     margin = protos.gaps(means).amax().clamp(max=hp.largest_margin)
     p, label = protos.points(up.protos)
     draw, size = ctx.random("server batches"), ctx.training.batch_size
-    orders = [torch.randperm(len(p), generator=draw) for _ in range(hp.server_epochs)]
-    batches = [rows for order in orders for rows in order.split(size)]
+    batches = descent.batches(len(p), size, hp.server_epochs, draw)
 
     def loss(net: State, step: int) -> Losses:
         rows = batches[step]

@@ -90,7 +90,7 @@ from fedlib.nets import State
 from fedlib.protos import Protos
 from fedlib.readouts import Models, Rule
 from fedlib.rng import generator
-from fedlib.tree import tree_map
+from fedlib.tree import tree_map, tree_mean
 
 # What the released code does, where it differs from the paper.
 REFERENCE = {
@@ -401,27 +401,12 @@ def train(ctx: Context, state: State, shards: Shards, loss) -> Trained:
     wanted = (
         hp.contrast_weight > 0 and hp.margin != "none" and hp.margin_when == "epoch"
     )
-    if not wanted or ctx.training.local_steps is not None:
+    if not wanted:
         return ctx.train(state, shards, loss, extra(state))
-    once = ctx.training.model_copy(update={"local_epochs": 1})
-    stateful = once.optimiser == "adam" or once.momentum > 0
-    moments = ctx.blank_moments(state) if stateful else None
     terms = []
-    for epoch in range(ctx.training.local_epochs):
-        phase = f"epoch {epoch} " if epoch else ""
-        trained = ctx.train(
-            state,
-            shards,
-            loss,
-            extra(state),
-            training=once,
-            phase=phase,
-            moments=moments,
-        )
-        state, moments = trained.state, trained.moments if stateful else None
+    for trained in ctx.epochs(state, shards, loss, extra):
         terms.append(trained.terms)
-    mean = {name: torch.stack([t[name] for t in terms]).mean(0) for name in terms[0]}
-    return trained._replace(terms=mean)
+    return trained._replace(terms=tree_mean(terms))
 
 
 def client(
