@@ -162,10 +162,6 @@ def check(name: str, *, unreadable: Policy = "refuse") -> pd.DataFrame:
             if official is not None and found[c] != official:
                 wrong.append(f"{split} {label}: {found[c]} instead of {official}")
                 gaps.append(official - found[c])
-    total = len(data.train_y) + len(data.test_y)
-    if entry.total is not None and total != entry.total:
-        wrong.append(f"{total} images instead of {entry.total}")
-        gaps = gaps or [entry.total - total]
     left_out = len(data.skipped)
     if wrong and not (min(gaps) > 0 and sum(gaps) == left_out):
         if left_out:

@@ -99,7 +99,6 @@ class Entry(NamedTuple):
     classes: int | None = None  # None where they depend on what was sampled
     per_class: tuple[list[int], list[int]] | None = None  # official counts
     per_split: tuple[int, int] | None = None  # official, where no more is known
-    total: int | None = None  # images of both splits, where no more is known
     groups: tuple[str, ...] = ()  # all names in the papers' order; else sorted
     transforms: Mapping[str, Transform] = {}  # paper -> what differs from the above
     downloads: tuple[Remote, ...] = ()  # empty: nothing to fetch, see the guide

@@ -109,6 +109,6 @@ ENTRIES["cifar10_fs"] = ENTRIES["cifar10"]._replace(
     title="CIFAR-10 85/5/10",
     read=_read_cifar10_fs,
     per_class=None,
-    total=57_000,
+    per_split=(51_000, 6_000),
     guide="cifar10",
 )

@@ -92,6 +92,6 @@ ENTRIES = {
         licence="for research and non-commercial use, on the terms of image-net.org",
         page="https://image-net.org/challenges/LSVRC/2012/",
         classes=1000,
-        total=1_331_167,
+        per_split=(1_281_167, 50_000),
     ),
 }

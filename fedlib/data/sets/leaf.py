@@ -159,6 +159,7 @@ ENTRIES = {
     "femnist_writers": WRITERS_ENTRY,
     "femnist_writers_fs": WRITERS_ENTRY._replace(
         title="FEMNIST (LEAF) 85/5/10",
+        guide="femnist_writers",
         find=leaf.folders("femnist_writers", "all_data"),
         read=_read_writers_fs,
         place="LEAF's JSON files of all writers: femnist_writers/all_data/*.json",

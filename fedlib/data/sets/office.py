@@ -57,7 +57,7 @@ ENTRIES = {
         licence="not stated",
         page="https://github.com/jindongwang/transferlearning/blob/master/data/dataset.md",
         classes=10,
-        total=2533,
+        per_split=(2031, 502),
         groups=DOMAINS,
     ),
 }
