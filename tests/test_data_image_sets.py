@@ -136,8 +136,16 @@ def test_unreadable_images_keep_their_place_in_the_split(source, form):
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("flowers", "^Flowers: train: 15 images instead of 3237; test: 5 images instead of 1080$"),
-        ("defungi", "^DeFungi: train: 16 images instead of 7291; test: 4 images instead of 1823$"),
+        (
+            "flowers",
+            "^Flowers: train: 15 images instead of 3237; "
+            "test: 5 images instead of 1080$",
+        ),
+        (
+            "defungi",
+            "^DeFungi: train: 16 images instead of 7291; "
+            "test: 4 images instead of 1823$",
+        ),
         (
             "realwaste",
             r"^RealWaste: 5 classes \(a, b, c, d, e\) instead of 9; 10 training",
