@@ -35,7 +35,7 @@ def setup() -> None:
 
     The nets are small: one thread is faster than several, and sums keep their order.
 
-    Progress bars are off then, too (``fedlib.runs.progress_off``).
+    Progress bars are off then, too (``fedlib.progress.progress_off``).
     """
     plot.use_style()
     torch.set_num_threads(1)

@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import platform
-import sys
 import time
 import warnings
 from collections import defaultdict
@@ -34,6 +33,7 @@ from fedlib.federation import Federation, federation
 from fedlib.files import atomic_write, write_text
 from fedlib.method import Round
 from fedlib.paths import cache_dir
+from fedlib.progress import progress_off
 from fedlib.results import Result
 from fedlib.sources import source_hashes
 from fedlib.spec import Spec
@@ -109,17 +109,6 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def progress_off() -> bool:
-    """Return whether progress bars are off.
-
-    They are under ``FEDLIB_PROGRESS=none``, in CI mode, and where nobody watches:
-    neither a terminal nor a notebook.
-    """
-    watched = sys.stderr.isatty() or "ipykernel" in sys.modules
-    silent = os.environ.get("FEDLIB_PROGRESS") == "none" or "FEDLIB_CI" in os.environ
-    return silent or not watched
 
 
 class _Log:

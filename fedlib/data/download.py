@@ -16,6 +16,7 @@ from tqdm import tqdm
 from urllib3.exceptions import HTTPError, ProtocolError, ReadTimeoutError
 
 from fedlib.data.types import DataError, Remote
+from fedlib.progress import progress_off
 
 TIMEOUT = 30.0  # seconds
 CHUNK = 1 << 18  # bytes
@@ -204,8 +205,6 @@ def _chunks(answer: requests.Response, *, until_it_breaks: bool) -> Iterator[byt
 
 def _receive(answer: requests.Response, part: Path, start: int, total: int) -> None:
     """Write a file, or the rest of it from byte ``start``, as it comes."""
-    from fedlib.runs import progress_off  # here: it imports fedlib.data
-
     needed = total - start if total >= 0 else None
     name = part.name.removesuffix(".part")
     if needed is not None and needed > shutil.disk_usage(part.parent).free:

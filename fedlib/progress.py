@@ -1,0 +1,15 @@
+"""Whether somebody watches."""
+
+import os
+import sys
+
+
+def progress_off() -> bool:
+    """Return whether progress bars are off.
+
+    They are under ``FEDLIB_PROGRESS=none``, in CI mode, and where nobody watches:
+    neither a terminal nor a notebook.
+    """
+    watched = sys.stderr.isatty() or "ipykernel" in sys.modules
+    silent = os.environ.get("FEDLIB_PROGRESS") == "none" or "FEDLIB_CI" in os.environ
+    return silent or not watched
