@@ -258,7 +258,7 @@ class Study:
             model, rule = result.paper_rule
             accuracy = result.accuracy(model, rule, result.spec.test).nanmean(1)
             title = load(cell["dataset"]).title
-            if cell["setting"]:
+            if cell["setting"] and not pd.isna(cell["value"]):
                 title += f", {cell['setting']} {cell['value']}"
             rows = {"round": result.evaluated, "accuracy": accuracy.numpy()}
             parts.append(pd.DataFrame(rows).assign(panel=title, method=cell["method"]))

@@ -240,9 +240,8 @@ def render(
     if unknown:
         raise ValueError(f"columns: got {unknown}, expected some of {list(df)}")
     hidden = {*sd.values(), *stars.values()}
-    apart = (
-        list(zip(*(df[c] for c in blocks), strict=True)) if blocks else [()] * len(df)
-    )
+    known = [[None if is_missing(v) else v for v in df[c]] for c in blocks]
+    apart = list(zip(*known, strict=True)) if blocks else [()] * len(df)
     block_rows = [
         [i for i, block in enumerate(apart) if block == this]
         for this in dict.fromkeys(apart)

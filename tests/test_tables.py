@@ -205,3 +205,10 @@ def test_the_best_is_marked_in_each_block_of_rows():
     ]
     with pytest.raises(ValueError, match=r"columns: got \['data'\]"):
         render(df, ["mean"], blocks=["data"])
+
+
+def test_rows_without_a_value_of_the_setting_are_one_block():
+    df = pd.DataFrame({"alpha": [0.1, np.nan, np.nan], "mean": [1.0, 2.0, 3.0]})
+    marked = render(df, ["mean"], best={"mean": "max"}, blocks=["alpha"])
+    assert "**3.00**" in marked.markdown
+    assert "<ins>2.00</ins>" in marked.markdown
