@@ -109,6 +109,68 @@ def nearest_rule(rules: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
     return first.sort_index().reset_index(drop=True)
 
 
+def leads(
+    table: pd.DataFrame, methods: Sequence[str], by: Sequence[str]
+) -> pd.DataFrame:
+    """Return by how many points methods are ahead of the best of all others.
+
+    Parameters
+    ----------
+    table : DataFrame
+        As from ``Study.table``: columns of settings, method, paper, mean, last.
+    methods : list of str
+        Whose leads are returned; none of them counts among the others.
+    by : list of str
+        Columns of settings within which methods are compared.
+
+    Returns
+    -------
+    DataFrame
+        ``by``, method, then the lead in each of paper, mean and last: NaN where the
+        method or all others have no number.
+    """
+    rows = []
+    for keys, part in table.groupby(list(by), sort=False, dropna=False):
+        numbers = part.set_index("method")[["paper", "mean", "last"]]
+        best = numbers.drop(index=list(methods), errors="ignore").max()
+        for name in (m for m in methods if m in numbers.index):
+            row = dict(zip(by, keys, strict=True)) | {"method": name}
+            rows.append(row | (numbers.loc[name] - best).to_dict())
+    return pd.DataFrame(rows)
+
+
+def pace(curves: pd.DataFrame, method: str) -> pd.DataFrame:
+    """Return how soon curves reach another's best, and how much they go up and down.
+
+    Parameters
+    ----------
+    curves : DataFrame
+        Columns panel, method, round, accuracy, as from ``Study.curves``.
+    method : str
+        The method whose best accuracy in a panel is to be reached.
+
+    Returns
+    -------
+    DataFrame
+        panel, method, best and last in percent, best_round; ``reached``, the first
+        evaluated round with at least the other's best, empty if none; ``largest_drop``
+        in points from one evaluation to the next, 0 for a curve that never falls.
+    """
+    rows = []
+    for panel, part in curves.groupby("panel", sort=False):
+        goal = part.loc[part["method"] == method, "accuracy"].max()
+        for name, mine in part.groupby("method", sort=False):
+            line = mine.set_index("round")["accuracy"].sort_index()
+            there = line.index[line >= goal]
+            row = {"panel": panel, "method": name, "best": 100 * line.max()}
+            row |= {"last": 100 * line.iloc[-1], "best_round": int(line.idxmax())}
+            row["reached"] = int(there[0]) if len(there) else None
+            row["largest_drop"] = max(0.0, -100 * line.diff().min())
+            rows.append(row)
+    frame = pd.DataFrame(rows)
+    return frame.assign(reached=frame["reached"].astype("Int64"))
+
+
 def label(result: Result) -> str:
     """Return a run's method, with its variant and switches where not the paper's."""
     name, hp = result.spec.method, result.spec.hp
