@@ -4,7 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedlib import reports
+from fedlib import (
+    fedpa_costs,
+    reports,
+    study,
+)
 
 
 def test_a_lead_is_over_the_best_of_the_others():
@@ -39,3 +43,36 @@ def test_pace_says_when_a_curve_reaches_anothers_best():
     assert found["last"].tolist() == pytest.approx([50, 70, 30])
     assert found["reached"].fillna(-1).tolist() == [4, 2, -1]
     assert found["largest_drop"].tolist() == pytest.approx([10, 40, 0])
+
+
+def test_formulas_of_the_sheet_on_mnists_network():
+    """specs/fedpa.md, section 5; running statistics stand apart there."""
+    n = fedpa_costs.Lengths(26_434, 44, 19_744, 256, 32, 10)
+    wanted = {
+        "fedavg": (26_434, 26_434),
+        "fedgen": (46_700, 26_444),
+        "fedhkd": (26_854, 26_854),
+        "fedpa": (47_020, 26_764),
+    }
+    for method, both in wanted.items():
+        for way, floats in zip(("down", "up"), both, strict=True):
+            parts = fedpa_costs.FORMULAS[method][way].values()
+            assert sum(count(n) for _, count in parts) == floats + n.statistics
+
+
+def test_what_was_sent_is_the_formula_where_all_classes_are_present():
+    runs = [*fedpa_costs.FORMULAS]
+    p = {"dataset": "digits", "runs": runs, "rounds": 2, "seed": 0, "alpha": 1000.0}
+    settings = {"participation": 1.0, "clients": 3, "generator_steps": 1}
+    results = study.study("fedpa", p | settings | {"threshold": 0.0}).results
+    found = fedpa_costs.fields(results)
+    told = found[found["formula"] != ""]
+    assert told["floats"].tolist() == told["by_formula"].tolist()
+    assert (found[found["formula"] == ""]["floats"] == 0).all()
+    totals = fedpa_costs.totals(found).set_index(["method", "direction"])
+    assert totals.loc[("fedavg", "up"), "times"] == 1
+    assert totals.loc[("fedpa", "down"), "formula"] == "P + S + G + 2 H + C d + C"
+    n = fedpa_costs.lengths(results[-1].spec)
+    assert n.statistics == 48
+    assert n.hidden == 256
+    assert n.generator == 19_744
