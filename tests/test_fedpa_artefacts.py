@@ -3,12 +3,18 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from fedlib import (
     fedpa_costs,
+    fedpa_generated,
+    plot_planes,
     reports,
+    runs,
     study,
 )
+from fedlib.federation import federation
+from fedlib.methods import fedpa
 
 
 def test_a_lead_is_over_the_best_of_the_others():
@@ -64,7 +70,8 @@ def test_what_was_sent_is_the_formula_where_all_classes_are_present():
     runs = [*fedpa_costs.FORMULAS]
     p = {"dataset": "digits", "runs": runs, "rounds": 2, "seed": 0, "alpha": 1000.0}
     settings = {"participation": 1.0, "clients": 3, "generator_steps": 1}
-    results = study.study("fedpa", p | settings | {"threshold": 0.0}).results
+    settings |= {"local_steps": 1, "threshold": 0.0}
+    results = study.study("fedpa", p | settings).results
     found = fedpa_costs.fields(results)
     told = found[found["formula"] != ""]
     assert told["floats"].tolist() == told["by_formula"].tolist()
@@ -76,3 +83,42 @@ def test_what_was_sent_is_the_formula_where_all_classes_are_present():
     assert n.statistics == 48
     assert n.hidden == 256
     assert n.generator == 19_744
+
+
+def test_spread_as_published_by_hand():
+    z, y = np.array([[0.0, 0], [2, 0], [0, 9], [0, 11]]), np.array([0, 0, 1, 1])
+    found = fedpa_generated.spread(z, y)
+    assert found["intra"] == 1.0
+    assert found["inter"] == pytest.approx(np.sqrt(101) / 2)  # with the diagonal
+    assert found["ratio"] == found["inter"]
+
+
+def test_embeddings_follow_the_noise_or_do_not():
+    draw = np.random.default_rng(0)
+    noise, y = draw.normal(size=(60, 4)), np.repeat([0, 1], 30)
+    assert fedpa_generated.follows_noise(noise, 3 * noise, y) == pytest.approx(1)
+    other = draw.normal(size=(60, 4))
+    assert abs(fedpa_generated.follows_noise(noise, other, y)) < 0.2
+
+
+def test_generators_are_sampled_on_the_way():
+    p = {"dataset": "digits", "runs": ["fedpa"], "seed": 0, "generator_steps": 2}
+    p |= {"local_steps": 1}
+    grid = study.grid("fedpa", p | {"sweeps": {"alpha": [0.5]}, "rounds": 2})
+    made = fedpa_generated.generated(grid.specs[0], [0, 2], 3)
+    assert [*made.h] == [0, 2]
+    assert made.h[0].shape == (30, made.h[2].shape[1])
+    assert not torch.equal(made.h[0], made.h[2])
+    last = runs.final(grid.specs[0]).server.generator
+    again = fedpa_generated.generated(grid.specs[0], [2], 3)
+    assert torch.equal(again.h[2], made.h[2])
+    network = fedpa.generator_of(federation(grid.specs[0]).ctx)
+    assert torch.equal(network(last, made.noise, made.y), made.h[2])
+    points, found = fedpa_generated.survey(grid, [0, 2], 3)
+    assert len(points) == 60
+    assert found["space"].tolist() == ["plane", "embedding"] * 2
+    assert found["noise_r"].isna().tolist() == [True, False] * 2
+    frame = points.rename(columns={"value": "row", "round": "column"})
+    fig, drawn = plot_planes.grid(frame)
+    assert len(fig.axes) == 2
+    assert len(drawn) == 60

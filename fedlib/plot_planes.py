@@ -1,0 +1,76 @@
+"""Embedded samples in a grid of panels: one setting down, another across."""
+
+# pandas ships no types, and those that pyright infers for frames are wrong here.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
+
+from collections.abc import Sequence
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from fedlib.plot import CYCLE, MARKERS, PAGE, RC
+
+SIDE = 1.55  # inches: height of a panel
+IN_A_ROW = 13  # classes in a row of the legend
+
+
+@mpl.rc_context(RC)
+def grid(
+    df: pd.DataFrame, class_names: Sequence[str] | None = None
+) -> tuple[Figure, pd.DataFrame]:
+    """Draw embedded samples by class, a panel per row and column.
+
+    Each panel has its own scale: coordinates of t-SNE mean nothing across panels. Up
+    to ten classes have a colour each, more are told apart by colour and marker.
+
+    Parameters
+    ----------
+    df : DataFrame
+        Columns row, column (their titles), label (class), x and y.
+    class_names : list of str, optional
+    """
+    down, across = (list(dict.fromkeys(df[c])) for c in ("row", "column"))
+    classes = sorted(df["label"].unique())
+    lines = -(-len(classes) // IN_A_ROW)
+    fig, axes = plt.subplots(
+        len(down),
+        len(across),
+        figsize=(PAGE, SIDE * len(down) + 0.25 + 0.16 * lines),
+        squeeze=False,
+        layout="constrained",
+    )
+    handles = {}
+    for (i, j), ax in np.ndenumerate(axes):
+        part = df[(df["row"] == down[i]) & (df["column"] == across[j])]
+        for c in classes:
+            mine = part[part["label"] == c]
+            handles[c] = ax.scatter(
+                mine["x"],
+                mine["y"],
+                s=5,
+                color=CYCLE[c % len(CYCLE)],
+                marker=MARKERS[(c + c // len(CYCLE)) % len(MARKERS)],
+                alpha=0.65,
+                linewidths=0,
+            )
+        ax.set(xticks=[], yticks=[])
+        ax.spines[["top", "right"]].set_visible(True)
+        ax.set_title(str(across[j]) if i == 0 else "")
+        ax.set_ylabel(str(down[i]) if j == 0 else "")
+    legend = fig.legend(
+        handles=list(handles.values()),
+        labels=[str(class_names[c] if class_names else c) for c in handles],
+        loc="outside lower center",
+        ncols=min(len(classes), IN_A_ROW),
+        markerscale=2.2,
+        handletextpad=0.1,
+        columnspacing=0.7,
+    )
+    for handle in legend.legend_handles:
+        if handle is not None:
+            handle.set_alpha(1)
+    return fig, df[["row", "column", "label", "x", "y"]].reset_index(drop=True)
