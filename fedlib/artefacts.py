@@ -248,7 +248,7 @@ def _stamp_file(artefact: Artefact) -> Path:
 def stamp(artefact: Artefact, depends: dict[str, Any], written: list[Path]) -> None:
     """Record what an artefact was built from, and the files it wrote."""
     record = depends | {"outputs": {path.name: sha256(path) for path in written}}
-    text = json.dumps(record, indent=1, sort_keys=True) + "\n"
+    text = json.dumps(record, indent=1) + "\n"  # a mapping's order is that of rows
     write_text(_stamp_file(artefact), text)
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fedlib import (
+    artefacts,
     fedpa_costs,
     fedpa_generated,
     plot_planes,
@@ -122,3 +123,15 @@ def test_generators_are_sampled_on_the_way():
     fig, drawn = plot_planes.grid(frame)
     assert len(fig.axes) == 2
     assert len(drawn) == 60
+
+
+def test_an_artefact_whose_runs_are_a_mapping_is_current_until_their_order_changes():
+    mine = artefacts.prepare("fedpa/table4", "quick")
+    assert [*mine.parameters["runs"]] != sorted(mine.parameters["runs"])
+    now = {key: {} for key in sorted(artefacts.STAMPED - {"outputs"})}
+    now |= {"notebook": "", "runs": "", "parameters": mine.parameters}
+    artefacts.stamp(mine, now, [])
+    assert artefacts.why_stale(mine, now) == []
+    turned = dict(reversed(mine.parameters["runs"].items()))
+    later = now | {"parameters": mine.parameters | {"runs": turned}}
+    assert len(artefacts.why_stale(mine, later)) == 1
