@@ -44,7 +44,8 @@ def parsed(text: str) -> tuple[str, dict[str, str]]:
     """Return method and hyper-parameters of a run's text.
 
     It is ``method``, ``method:variant``, or ``method:switch:value``, with more pairs
-    of switch and value behind.
+    of switch and value behind. A switch may also be a setting of training or of the
+    run, such as ``learning_rate`` (``told``).
 
     Raises
     ------
@@ -81,6 +82,14 @@ def _hp_names() -> set[str]:
     """Return the names of all methods' hyper-parameters."""
     fields = (registry.method(name).hp.model_fields for name in registry.METHODS)
     return {name for each in fields for name in each}
+
+
+def told(method: str, switches: Mapping[str, str]) -> tuple[dict, dict]:
+    """Return what a run's text says of training and length, and of its method."""
+    own = registry.method(method).hp.model_fields
+    outside = ({*Training.model_fields, *Spec.model_fields} - COMPOUND) - {*own}
+    general = {n: v for n, v in switches.items() if n in outside}
+    return general, {n: v for n, v in switches.items() if n not in outside}
 
 
 def placed(
@@ -167,9 +176,11 @@ def grid(paper: str, p: Mapping[str, Any]) -> Grid:
         for setting, values in sweeps.items():
             for value in values[dataset] if isinstance(values, Mapping) else values:
                 for label, text in labelled(p["runs"]).items():
-                    method, hp = parsed(text)
+                    method, switches = parsed(text)
+                    general, hp = told(method, switches)
                     varied = {setting: value} if setting else {}
-                    changes = placed(paper, dataset, method, here | varied)
+                    given = here | varied | general
+                    changes = placed(paper, dataset, method, given)
                     changes["hp"] = changes.get("hp", {}) | hp
                     for seed in seeds:
                         build = papers.BUILDERS[paper]

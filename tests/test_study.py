@@ -50,6 +50,17 @@ def test_each_setting_goes_where_its_field_is():
     assert "hp" not in placed("fedpa", "digits", "fedavg", given)
 
 
+def test_a_runs_text_may_set_its_training_too():
+    text = {"slow": "gfpl:align_weight:4:learning_rate:0.5", "fast": "gfpl"}
+    given = {"dataset": "digits", "seed": 0, "learning_rate": 0.2, "runs": text}
+    slow, fast = grid("gfpl", given).specs
+    assert slow.training.learning_rate == 0.5
+    assert slow.hp["align_weight"] == 4.0
+    assert fast.training.learning_rate == 0.2
+    with pytest.raises(SettingError, match="align_weight"):
+        grid("gfpl", given | {"runs": ["fedavg:align_weight:1"]})
+
+
 def test_a_scheme_brings_its_own_settings():
     given = {"scheme": "two_class"}
     assert placed("fedpg", "digits", "fedavg", given) == {"partition": given}
