@@ -1,0 +1,152 @@
+"""GFPL's tables and pictures: counted by hand, on two rounds of the digits."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from fedlib import gfpl_features, gfpl_reports, plot_gfpl, reports, runs, study
+from fedlib.federation import federation
+
+P = {
+    "dataset": "digits",
+    "runs": ["local", "fedavg", "gfpl"],
+    "sweeps": {"ways": [3]},
+    "rounds": 4,
+    "first_exchange": 2,
+    "exchange_every": 2,
+    "eval_every": 2,
+    "seed": 1234,
+}
+
+
+@pytest.fixture(scope="module")
+def found():
+    return study.study("gfpl", P)
+
+
+def test_what_is_sent_by_three_ways_of_counting(found):
+    local, fedavg, gfpl = gfpl_reports.sent(found.results).to_dict("records")
+    assert set(local.values()) == {0}
+    fed = federation(found.results[1].spec)
+    weights = sum(p.numel() for p in fed.ctx.net.module.parameters())
+    assert fedavg["exchanges"] == 4
+    assert fedavg["up"] == fedavg["down"] == weights
+    assert fedavg["per_round"] == fedavg["per_exchange"] == 10 * weights
+    assert fedavg["total"] == 4 * 2 * 10 * weights
+    up = int(fed.partition.owns.sum()) * 4 * (2 * 32 + 1)
+    assert gfpl["exchanges"] == 2
+    assert gfpl["per_exchange"] == up
+    assert gfpl["up"] == up / 10
+    assert gfpl["per_round"] == up / 2
+    simplex = 10 * 10 * 32
+    assert gfpl["total"] == 2 * (up + 10 * gfpl["down"]) + simplex
+
+
+def test_formula_and_messages_agree_where_nothing_merges(found):
+    table = gfpl_reports.against_formula(
+        study.Study("gfpl", found.cells.iloc[2:].reset_index(), found.results[2:])
+    )
+    assert table["up"].tolist() == table["formula_up"].tolist()
+    assert (table["down"] <= table["formula_down"]).all()
+
+
+def test_points_are_thousands_per_direction(found):
+    points = gfpl_reports.sent_points(found)
+    assert set(points["method"]) >= {"fedavg, sent", "gfpl, received"}
+    sizes = gfpl_reports.sent(found.results)
+    sent = points[points["method"] == "gfpl, sent"]["accuracy"]
+    assert sent.tolist() == pytest.approx([sizes["up"][2] / 1000])
+
+
+def test_accuracy_in_the_round_that_the_paper_stops_at(found):
+    paper = pd.DataFrame(
+        {
+            "dataset": "digits",
+            "ways": 3,
+            "method": ["local", "fedavg", "gfpl"],
+            "rounds": [0, 2, 80],
+            "parameters_k": [0, 430, 2],
+        }
+    )
+    at = gfpl_reports.at_rounds(found, paper)["at_paper"]
+    second = found.results[1].accuracy("global", "head_all")[0].nanmean()
+    assert at.isna().tolist() == [True, False, True]
+    assert at[1] == pytest.approx(100 * float(second))
+    table = gfpl_reports.communication(found, paper)
+    assert table["paper_k"].tolist() == [0, 430, 2]
+    assert table["D"][2] == pytest.approx(10 * table["A"][2])
+
+
+def test_merges_are_those_of_the_last_exchange():
+    given = P | {"runs": ["gfpl"], "sweeps": {"merge_threshold": [0.0, 1e9]}}
+    found = study.study("gfpl", given)
+    owned = federation(found.results[0].spec).partition.owns.any(0).sum()
+    table = gfpl_reports.merges(found)
+    assert table["merged"][0] == 0
+    assert table["kept"][1] == int(owned)  # one component of each class is left
+    assert (table["received"] == table["kept"] + table["merged"]).all()
+
+
+def test_settings_are_those_of_the_librarys_protocols():
+    printed = reports.reference("gfpl", "table3")
+    table = gfpl_reports.settings("gfpl", "gfpl", printed).set_index(
+        ["dataset", "setting"]
+    )["ours"]
+    assert table["mnist", "channels"] == 1
+    assert table["mnist", "batch_size"] == 4
+    assert table["cifar10", "projection_size"] == 128
+    assert table["cifar10", "shots"] == 100
+    assert table["mnist", "align_weight"] == 2
+
+
+def test_projections_are_each_clients_own_unit_vectors(found):
+    final = runs.final(found.results[2].spec)
+    seen = gfpl_features.features(final, "personal", "test", 4)
+    h = gfpl_features.projections(final, seen)
+    assert torch.allclose(h.norm(dim=1), torch.ones(len(h)))
+    points, apart = gfpl_features.planes({"both": final}, 4, 0)
+    assert list(dict.fromkeys(points["panel"])) == [
+        "both: features",
+        "both: projections",
+    ]
+    assert len(points) == 2 * len(h)
+    assert (apart["inter"] > 0).all()
+
+
+def test_nearest_real_features_of_samples_and_of_themselves(found):
+    final = runs.final(found.results[2].spec)
+    apart = gfpl_features.nearest_real(final, 5, 0)
+    counts = apart["kind"].value_counts()
+    known = int(final.server.mixtures.known.sum())
+    assert counts["sample"] == 5 * known
+    assert counts["mean"] == known
+    assert np.allclose(apart["cosine"], 1 - apart["squared_distance"] / 2)
+    assert apart["squared_distance"].between(0, 4).all()
+    table = gfpl_features.against_claim(apart).set_index("kind")
+    assert table.loc["real", "claim_holds"] == "no"
+    far = pd.DataFrame({"kind": "sample", "squared_distance": [1.8], "cosine": [0.1]})
+    assert gfpl_features.against_claim(far)["claim_holds"].tolist() == ["yes"]
+    _, drawn = plot_gfpl.cumulative(
+        apart,
+        "squared_distance",
+        kinds={"sample": "Drawn", "real": "Real"},
+        xlabel="Distance",
+        mark=0.85,
+        marked="Claim",
+    )
+    ends = drawn[drawn["percent"] == 100].set_index("kind")["squared_distance"]
+    most = apart.groupby("kind")["squared_distance"].max()
+    assert ends["sample"] == pytest.approx(max(most["sample"], 1e-4))
+
+
+def test_error_bars_leave_out_a_spread_that_is_missing():
+    nan = float("nan")
+    rows = {"method": ["local", "gfpl"], "mean": [50.0, 60.0], "sd": [nan, 1.0]}
+    df = pd.DataFrame({"panel": "Digits", **rows, "client_sd": [5.0, nan]})
+    fig, drawn = plot_gfpl.error_bars(df)
+    assert len(fig.axes[0].collections) == 2
+    named = [t.get_text() for t in fig.legends[0].get_texts()]
+    assert named == ["One sd over clients", "One sd over seeds"]
+    assert [t.get_text() for t in fig.axes[0].get_yticklabels()] == ["Local", "GFPL"]
+    assert drawn["mean"].tolist() == [50.0, 60.0]
