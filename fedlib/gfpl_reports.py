@@ -3,6 +3,7 @@
 # pandas ships no types, and those that pyright infers for frames are wrong here.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 # pyright: reportCallIssue=false, reportReturnType=false
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
 
 from collections.abc import Sequence
 

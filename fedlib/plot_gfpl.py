@@ -2,7 +2,8 @@
 
 # pandas ships no types, and those that pyright infers for frames are wrong here.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false
+# pyright: reportCallIssue=false, reportGeneralTypeIssues=false
+# pyright: reportReturnType=false
 
 from collections.abc import Mapping
 
