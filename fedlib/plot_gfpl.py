@@ -129,10 +129,10 @@ def cumulative(
     look = plot.styles(list(kinds.values()))
     fig, axes, _ = plot.panel_axes(1, 2.3, len(kinds) + 1)
     rows = []
-    for kind, name in kinds.items():
+    for (kind, name), line in zip(kinds.items(), ("-", *plot.LINES), strict=False):
         values = df[df["kind"] == kind][value].to_numpy()
         drawn = np.percentile(values, percent).clip(least)
-        style = {"color": look[name].colour, "linestyle": look[name].line}
+        style = {"color": look[name].colour, "linestyle": line}
         axes[0].plot(drawn, percent, label=name, linewidth=1.4, **style)
         rows.append(pd.DataFrame({"kind": kind, "percent": percent, value: drawn}))
     axes[0].axvline(mark, color="0.3", linewidth=1, label=marked)
