@@ -6,7 +6,15 @@ from typing import Any, Literal, NamedTuple
 from fedlib import registry
 from fedlib.data.catalogue import entry_of
 from fedlib.local import Training
-from fedlib.partition import LDA, NID1, CappedDirichlet, NwayKshot, Scheme, Users
+from fedlib.partition import (
+    LDA,
+    NID1,
+    NID2,
+    CappedDirichlet,
+    NwayKshot,
+    Scheme,
+    Users,
+)
 from fedlib.results import Result
 from fedlib.schemes.domains import DOMAIN_PRESETS
 from fedlib.spec import Spec, TestData
@@ -317,7 +325,14 @@ def fedpa(
 
 
 def fedhpro(dataset: str, method: str, **changes: Any) -> Spec:
-    """Return FedHPro's setting of a method (released code); see ``setting``."""
+    """Return FedHPro's setting of a method (released code); see ``setting``.
+
+    Under NID2 there are as many clients as its definition names, unless told.
+    """
+    drawn = dict(changes.get("partition", {}))
+    if drawn.get("scheme") == "nid2":
+        own = NID2(**drawn)
+        changes = {"clients": own.n_biased + own.n_unbiased} | changes
     return setting("fedhpro", dataset, method, **changes)
 
 

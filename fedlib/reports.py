@@ -281,6 +281,33 @@ def curves(
     return frame if frame["sd"].notna().all() else frame.drop(columns="sd")
 
 
+def ends(curves: pd.DataFrame) -> pd.DataFrame:
+    """Return how curves of accuracy end, and how unsteady they are, in percent.
+
+    Parameters
+    ----------
+    curves : DataFrame
+        As from ``curves``, in the order of rounds.
+
+    Returns
+    -------
+    DataFrame
+        panel, method, rounds, last, best, best_round, mean_last5, mean_last10, and
+        change_sd, the sd (ddof 1) of the change from one evaluation to the next over
+        the second half of them.
+    """
+    rows = []
+    for (panel, method), part in curves.groupby(["panel", "method"], sort=False):
+        accuracy = 100 * part["accuracy"].reset_index(drop=True)
+        best, late = accuracy.idxmax(), accuracy[len(accuracy) // 2 - 1 :]
+        row = {"panel": panel, "method": method, "rounds": part["round"].iloc[-1]}
+        row |= {"last": accuracy.iloc[-1], "best": accuracy[best]}
+        row |= {"best_round": part["round"].iloc[best]}
+        row |= {f"mean_last{n}": accuracy[-n:].mean() for n in (5, 10)}
+        rows.append(row | {"change_sd": late.diff().std()})
+    return pd.DataFrame(rows)
+
+
 def printed(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table with data sets and methods named as printed."""
     titles = {name: load(name).title for name in table["dataset"].unique()}

@@ -251,6 +251,75 @@ class Study:
         order = ["paper", "paper_sd", "mean", "sd", "gap", "last", "client_sd", "seeds"]
         return table[[*keys, *order]]
 
+    def like(self, paper: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+        """Return the paper's numbers of the settings that ran, for ``table``.
+
+        Parameters
+        ----------
+        paper : DataFrame
+            As ``reports.reference`` returns it.
+        by : list of str
+            Its columns that name a setting: ``partition``, the scheme, or a field of a
+            scheme or of a spec. An empty cell goes with any value.
+        """
+        keys = self._keys()
+        ran = [
+            {"partition": r.spec.partition.scheme}
+            | {**r.spec.model_dump(exclude={"partition"}), **dict(r.spec.partition)}
+            for r in self.results
+        ]
+        here = {f"{name} here": [each.get(name) for each in ran] for name in by}
+        mine = self._named(self.cells)[keys].assign(**here).drop_duplicates()
+        there = paper.rename(columns={name: f"{name} there" for name in by})
+        found = mine.merge(there, on=["dataset", "method"])
+        for name in by:
+            wanted = found[f"{name} there"]
+            found = found[wanted.isna() | (wanted == found[f"{name} here"])]
+        return found[[*keys, *(c for c in ("mean", "sd") if c in found)]]
+
+    def per_domain(self, paper: pd.DataFrame) -> pd.DataFrame:
+        """Return a table with a block per domain, and one of the domains' average.
+
+        Domains are read in the best round of their average. A data set without domains
+        has its average alone, which is what its accuracy is.
+
+        Parameters
+        ----------
+        paper : DataFrame
+            As ``reports.reference`` returns it, with columns dataset, domain, method.
+
+        Returns
+        -------
+        DataFrame
+            dataset, domain, method, paper, mean, sd (over seeds, ddof 1), gap, last,
+            seeds.
+        """
+        rows = []
+        for cell, result in zip(
+            self.cells.to_dict("records"), self.results, strict=True
+        ):
+            test, groups = result.spec.test, load(cell["dataset"]).groups
+            each = 100 * result.accuracy(*result.paper_rule, test)
+            average = each.nanmean(1)
+            found = {"average": average}
+            if test == "groups" and groups is not None:
+                found = dict(zip(groups.names, each.T, strict=True)) | found
+            at = int(average.argmax())
+            rows += [
+                {**cell, "domain": name, "best": float(a[at]), "last": float(a[-1])}
+                for name, a in found.items()
+            ]
+        keys = ["dataset", "domain", "method"]
+        grouped = pd.DataFrame(rows).groupby(keys, sort=False)
+        best = grouped["best"].agg(mean="mean", sd="std", seeds="count")
+        table = best.assign(last=grouped["last"].mean()).reset_index()
+        table = _beside(table, paper, keys)
+        table["gap"] = table["mean"] - table["paper"]
+        order = table.groupby(keys[:2], sort=False).ngroup().argsort(kind="stable")
+        return table.loc[
+            order, [*keys, "paper", "mean", "sd", "gap", "last", "seeds"]
+        ].reset_index(drop=True)
+
     def points(self, value: str = "best") -> pd.DataFrame:
         """Return what ``plot_study.lines`` draws: panel, x, method, accuracy, sd."""
         frame = self.frame()
@@ -263,17 +332,38 @@ class Study:
     def curves(self) -> pd.DataFrame:
         """Return what ``plot.curves`` draws: a panel per data set and value."""
         parts = []
-        for cell, result in zip(
-            self.cells.to_dict("records"), self.results, strict=True
-        ):
+        for result in self.results:
             model, rule = result.paper_rule
             accuracy = result.accuracy(model, rule, result.spec.test).nanmean(1)
+            parts.append({"round": result.evaluated, "accuracy": accuracy.numpy()})
+        return self._per_round(parts)
+
+    def watched(self, name: str) -> pd.DataFrame:
+        """Return a number that runs log per round as ``curves`` does accuracy.
+
+        What servers report, or what is compared with centralised prototypes. Runs of
+        methods that do not have it are left out.
+        """
+        frames = [
+            pd.concat([result.watched(), result.beside_centralised()], axis=1)
+            for result in self.results
+        ]
+        rows = []
+        for frame in frames:
+            value = frame[name].to_numpy() if name in frame else float("nan")
+            rows.append({"round": frame.index.to_numpy(), "accuracy": value})
+        return self._per_round(rows)
+
+    def _per_round(self, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+        """Return mean and sd over seeds of ``accuracy`` per panel, method and round."""
+        parts = []
+        for cell, row in zip(self.cells.to_dict("records"), rows, strict=True):
             title = load(cell["dataset"]).title
             if cell["setting"] and not pd.isna(cell["value"]):
                 title += f", {cell['setting']} {cell['value']}"
-            rows = {"round": result.evaluated, "accuracy": accuracy.numpy()}
-            parts.append(pd.DataFrame(rows).assign(panel=title, method=cell["method"]))
-        grouped = pd.concat(parts).groupby(["panel", "method", "round"], sort=False)
+            parts.append(pd.DataFrame(row).assign(panel=title, method=cell["method"]))
+        whole = pd.concat(parts).dropna(subset="accuracy")
+        grouped = whole.groupby(["panel", "method", "round"], sort=False)
         frame = grouped["accuracy"].agg(accuracy="mean", sd="std").reset_index()
         return frame if frame["sd"].notna().all() else frame.drop(columns="sd")
 
@@ -285,6 +375,16 @@ class Study:
             "sd": {"paper": "paper_sd", "mean": "sd"},
             "best": {"paper": "max", "mean": "max", "last": "max"},
             "blocks": self._keys()[:-1],
+        }
+
+    @property
+    def marked_per_domain(self) -> dict[str, Any]:
+        """How ``per_domain`` is printed."""
+        return {
+            "values": ["paper", "mean", "gap", "last"],
+            "sd": {"mean": "sd"},
+            "best": {"paper": "max", "mean": "max", "last": "max"},
+            "blocks": ["dataset", "domain"],
         }
 
     @property
@@ -337,8 +437,26 @@ def _table5(p: Mapping[str, Any]) -> list[Spec]:
     ]
 
 
+def pooled(paper: str, p: Mapping[str, Any]) -> list[Spec]:
+    """Return FedAvg on one client with the whole training set, at a grid's settings.
+
+    It is centralised training, with the batches and the length of one client's.
+    """
+    alone = {"runs": ["fedavg"], "scheme": "lda", "clients": 1, "participation": 1.0}
+    return grid(paper, {**p, **alone}).specs
+
+
+def _beside_pooled(p: Mapping[str, Any]) -> list[Spec]:
+    return [*grid("fedhpro", p).specs, *pooled("fedhpro", p)]
+
+
 # Artefacts whose runs are not a paper's grid.
-SPECIAL = {"fedmps/table5": _table5, "learn/leaderboard": leaderboard.specs}
+SPECIAL = {
+    "fedmps/table5": _table5,
+    "fedhpro/fig2": _beside_pooled,
+    "fedhpro/fig3": _beside_pooled,
+    "learn/leaderboard": leaderboard.specs,
+}
 
 
 def specs_for(artefact: str, p: Mapping[str, Any]) -> list[Spec]:

@@ -273,7 +273,7 @@ def test_contrast_gradient(margin, reduction):
     assert torch.autograd.gradcheck(lambda z: fedhpro.contrast(z, Y, hyper(), d, hp), z)
 
 
-@pytest.mark.parametrize("hpal", ["raw_sum", "raw_mean", "norm_mean"])
+@pytest.mark.parametrize("hpal", ["raw_sum", "raw_mean", "norm_mean", "mse"])
 def test_align_gradient(hpal):
     z = drawn(B, D).requires_grad_()
     assert torch.autograd.gradcheck(
@@ -473,6 +473,16 @@ def test_scales_of_the_alignment():
     assert float(mean) == pytest.approx(9 / 256)
     norm = fedhpro.align(z, y, known, HP(hpal="norm_mean"))
     assert float(norm) == pytest.approx(1 / 256)
+
+
+def test_alignment_by_mean_square_is_fedprotos_pull():
+    z = torch.randn(5, 7, generator=generator(1, "z"))
+    y = torch.tensor([0, 2, 2, 1, 0])
+    points = torch.randn(3, 4, 7, generator=generator(1, "points"))
+    known = HyperProtos(points, torch.tensor([True, False, True]))
+    found = fedhpro.align(z, y, known, HP(hpal="mse"))
+    wanted = protos.pull(z, y, Protos(points.mean(1), torch.tensor([2, 0, 9])))
+    torch.testing.assert_close(found, wanted)
 
 
 def test_contrast_divided_by_the_batch_again():

@@ -1,5 +1,6 @@
 """Domains and users through the federation; what images become before they are used."""
 
+import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,6 +12,7 @@ from fedlib.data.types import Block, Entry, Notes, Raw
 from fedlib.federation import federation
 from fedlib.rng import generator
 from fedlib.spec import SettingError, Spec
+from fedlib.study import Study
 from tests.on_disk import pixels
 
 DOMAINS = ("ink", "neon", "paper")
@@ -118,6 +120,25 @@ def test_a_result_has_domains_and_their_mean():
     marked = rows[rows.is_paper_rule].iloc[0]
     assert (marked.data, marked["last"]) == ("groups", float(each[-1].mean()))
     assert marked["std_last"] == float(each[-1].std(correction=0))
+
+
+def test_a_table_has_a_block_per_domain_in_the_best_round_of_their_average():
+    result = runs.run(spec(test="groups"))
+    cell = {"dataset": "places", "method": "fedavg", "setting": "", "value": None}
+    found = Study("fedhpro", pd.DataFrame([cell | {"seed": 0}]), [result])
+    paper = pd.DataFrame(
+        {"dataset": "places", "domain": ["average"], "method": "fedavg"}
+    )
+    table = found.per_domain(paper.assign(mean=40.0))
+    each = 100 * result.accuracy("global", "head_all", "groups")
+    best = int(each.mean(1).argmax())
+    names = [*DOMAINS, "average"]
+    assert table["domain"].tolist() == names
+    wanted = [*each[best].tolist(), float(each[best].mean())]
+    assert table["mean"].tolist() == pytest.approx(wanted)
+    last = [*each[-1].tolist(), float(each[-1].mean())]
+    assert table["last"].tolist() == pytest.approx(last)
+    assert table["gap"].notna().tolist() == [False] * 3 + [True]
 
 
 def test_a_result_without_groups_says_what_it_has():

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
-from fedlib import features, papers, plot_study, runs, study
+from fedlib import features, papers, plot_study, reports, runs, study
 from fedlib.spec import SettingError
 from fedlib.study import Study, grid, labelled, parsed, placed
 
@@ -220,3 +220,85 @@ def test_distances_within_and_between_classes_by_hand():
     z, y = np.array([[0.0], [2.0], [10.0]]), np.array([0, 0, 1])
     found = features.distances(z, y)
     assert found == {"intra": 2.0, "inter": 9.0, "ratio": 4.5}
+
+
+def test_the_papers_numbers_are_found_by_the_settings_that_ran():
+    paper = pd.DataFrame(
+        {
+            "dataset": "digits",
+            "partition": ["nid1", "nid1", "nid2", "nid1", "nid1"],
+            "alpha": [0.2, 0.5, np.nan, 0.5, 0.5],
+            "imbalance": [1, 1, 1, 10, 50],
+            "method": "fedavg",
+            "mean": [1.0, 2.0, 3.0, 4.0, 5.0],
+        }
+    )
+    p = {"dataset": "digits", "runs": ["fedavg"], "seeds": [0, 1]}
+    sweeps = {"alpha": [0.5], "scheme": ["nid2"], "imbalance": [10, 20]}
+    by = ["partition", "alpha", "imbalance"]
+
+    def like(settings, paper=paper):
+        found = grid("fedhpro", settings)
+        results = [Fixed(s, 0.5) for s in found.specs]
+        made = Study("fedhpro", found.cells, results)
+        return made.table("best", made.like(paper, by))
+
+    table = like(p | {"sweeps": sweeps})
+    assert table["value"].tolist() == [0.5, "nid2", 10, 20]
+    assert table["paper"].fillna(0).tolist() == [2.0, 3.0, 4.0, 0.0]
+    assert table["seeds"].tolist() == [2] * 4
+    one = like(p | {"sweeps": {"alpha": [0.2, 0.5]}})
+    assert one["paper"].tolist() == [1.0, 2.0]
+    anywhere = paper.head(1).assign(partition=None, alpha=np.nan, imbalance=np.nan)
+    assert like(p | {"imbalance": 7}, anywhere)["paper"].tolist() == [1.0]
+
+
+def test_nid2_has_as_many_clients_as_its_definition():
+    two = {"scheme": "nid2"}
+    assert papers.fedhpro("digits", "fedavg", partition=two).clients == 6
+    more = two | {"n_biased": 6, "classes_per_biased": 1}
+    assert papers.fedhpro("digits", "fedavg", partition=more).clients == 7
+    fixed = papers.fedhpro("digits", "fedavg", partition=two, clients=8)
+    assert fixed.clients == 8
+    assert papers.fedhpro("digits", "fedavg").clients == 10
+
+
+def test_what_runs_log_is_drawn_like_accuracy(monkeypatch, tmp_path):
+    monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path))
+    p = {"dataset": "digits", "rounds": 2, "eval_every": 2, "seed": 0}
+    p |= {"runs": ["fedavg", "fedhpro"], "clients": 10}
+    found = study.study("fedhpro", p)
+    shown = found.watched("mismatch")
+    assert shown["method"].unique().tolist() == ["fedhpro"]
+    logged = found.results[1].watched()["mismatch"]
+    assert shown["accuracy"].tolist() == pytest.approx(logged.tolist())
+    assert shown["round"].tolist() == [1, 2]
+    assert found.watched("hyper_cosine")["round"].tolist() == [2]
+
+
+def test_without_domains_there_is_their_average_alone(monkeypatch, tmp_path):
+    monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path))
+    p = {"dataset": "digits", "rounds": 2, "seeds": [0, 1], "runs": ["fedavg"]}
+    found = study.study("fedhpro", p)
+    paper = pd.DataFrame(
+        {"dataset": "digits", "domain": ["average"], "method": "fedavg", "mean": [50.0]}
+    )
+    table = found.per_domain(paper)
+    (row,) = table.to_dict("records")
+    assert (row["domain"], row["paper"], row["seeds"]) == ("average", 50.0, 2)
+    whole = found.table("best", paper.drop(columns="domain")).iloc[0]
+    for name in ("mean", "sd", "gap", "last"):
+        assert row[name] == pytest.approx(whole[name])
+    assert {*found.marked_per_domain["values"]} <= {*table}
+
+
+def test_how_the_released_log_ends():
+    log = reports.reference("fedhpro", "log")
+    log = log.assign(panel="", accuracy=log["mean"] / 100)
+    (row,) = reports.ends(log).to_dict("records")
+    assert (row["last"], row["best"], row["best_round"]) == (64.24, 65.98, 87)
+    means = (round(row["mean_last5"], 2), round(row["mean_last10"], 2))
+    assert means == (63.21, 59.31)
+    change = np.diff(log["mean"])[-50:]
+    assert row["change_sd"] == pytest.approx(change.std(ddof=1))
+    assert row["change_sd"] == pytest.approx(8.55, abs=0.005)

@@ -55,13 +55,17 @@ Readings
     is negative, the released code takes its logarithm, we count it as 0.
     L_HPCL is the mean over a batch; ``hpcl_reduction="mean_div_B"`` divides by B again.
     L_HPAL: ``hpal="raw_sum"`` is Eq. (13); "raw_mean" divides by d, "norm_mean" scales
-    both vectors to length 1, too. raw_sum outweighs cross-entropy many times: where it
-    diverges, set the run's ``clip`` or ``align_weight`` = 1/d.
+    both vectors to length 1, too; "mse" is FedProto's mean square. raw_sum outweighs
+    cross-entropy many times: where it diverges, set the run's ``clip`` or
+    ``align_weight`` = 1/d.
     A term of weight 0 is not computed; with both at 0 this is FedAvg.
     A class that no cohort has held yet is still a negative, at a random direction;
     ``mask_unseen_classes`` keeps it out of both terms (then round 1 has neither).
     Controls: ``hyper="frozen"`` leaves the first random draw as it is;
     ``contrast_with``, ``align_with`` "prototypes" use P in place of S (Table 6).
+    FedProto and FedTGP with hyper-prototypes in place of their own prototypes (Table 3)
+    are ``contrast_weight=0, hpal="mse"`` with their weight of the pull, 1 and 10, as
+    ``align_weight``; FedTGP's prototype net is then not used.
     BatchNorm statistics are averaged, counters take the maximum.
 
 Privacy
@@ -134,7 +138,7 @@ class HP(HyperParameters):
     margin: Margin = "l2_exp"
     margin_when: Literal["epoch", "round"] = "epoch"
     hpcl_reduction: Literal["mean", "mean_div_B"] = "mean"
-    hpal: Literal["raw_sum", "raw_mean", "norm_mean"] = "raw_sum"
+    hpal: Literal["raw_sum", "raw_mean", "norm_mean", "mse"] = "raw_sum"
     contrast_with: Literal["hyper", "prototypes"] = "hyper"
     align_with: Literal["hyper", "prototypes"] = "hyper"
     mask_unseen_classes: bool = False
@@ -233,6 +237,8 @@ def align(z: Tensor, y: Tensor, hyper: HyperProtos, hp: HP) -> Tensor:
     if hp.hpal == "norm_mean":
         z, target = unit(z), unit(target)
     each = F.huber_loss(z, target, reduction="none", delta=1.0)
+    if hp.hpal == "mse":
+        each = (z - target).square()
     total = each.sum(1) if hp.hpal == "raw_sum" else each.mean(1)  # Eq. (13)
     return torch.where(hyper.known[y], total, 0.0).mean()
 
