@@ -143,6 +143,14 @@ def test_prose_does_not_make_stale(project, kernels):
     assert reasons("toy/a") == []
 
 
+def test_a_mapping_stays_current_in_its_own_order(project, kernels):
+    parameters = 'preset = "quick"\npicture = {"b": 1, "a": 2}  # not sorted\n'
+    write_notebook("toy/a", "pass", parameters=parameters)
+    rebuild.rebuild(["toy/a"], "quick")
+    assert reasons("toy/a") == []
+    assert reasons("toy/a", picture={"a": 2, "b": 1}) != []
+
+
 def test_other_output_folder_is_not_current(project, kernels, monkeypatch):
     write_notebook("toy/a")
     rebuild.rebuild([], "quick")
