@@ -164,11 +164,16 @@ def panel_axes(
     wide: bool = False,
     xlabel: str = "",
     ylabel: str = "",
+    longest: int = 0,
 ) -> tuple[Figure, list[Axes], int]:
-    """Return a figure of panels and the number of legend columns that fit it."""
+    """Return a figure of panels and the number of legend columns that fit it.
+
+    ``longest`` is the number of letters of the legend's longest entry.
+    """
     across = 2 if panels == 4 else min(panels, 3)
     width = PAGE if wide or panels > 1 else COLUMN
     fit = 3 if width == COLUMN else 6
+    fit = min(fit, int(width / (0.42 + 0.055 * longest)))  # handle and letters, inches
     columns = min(fit, legend) or 1
     down = math.ceil(panels / across)
     total = height * down + 0.16 * math.ceil(legend / columns)
@@ -210,8 +215,9 @@ def curves(
     whole = df if "panel" in df else df.assign(panel="")
     parts = dict(list(whole.groupby(["panel", "method"], sort=False)))
     panels = list(dict.fromkeys(whole["panel"]))
+    longest = max(len(s.label) for s in look.values())
     fig, axes, columns = panel_axes(
-        len(panels), 2.2, len(order), xlabel=xlabel, ylabel=ylabel
+        len(panels), 2.2, len(order), xlabel=xlabel, ylabel=ylabel, longest=longest
     )
     handles = {}
     for ax, panel in zip(axes, panels, strict=True):

@@ -50,7 +50,13 @@ def lines(
     look = plot.styles(order)
     panels = list(df.groupby(["dataset", "setting"], sort=False))
     datasets = df["dataset"].nunique()
-    fig, axes, columns = plot.panel_axes(len(panels), 2.2, len(order), ylabel=ylabel)
+    fig, axes, columns = plot.panel_axes(
+        len(panels),
+        2.2,
+        len(order),
+        ylabel=ylabel,
+        longest=max(len(s.label) for s in look.values()),
+    )
     handles = {}
     for ax, ((dataset, setting), part) in zip(axes, panels, strict=True):
         values = list(dict.fromkeys(part["value"]))
