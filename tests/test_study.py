@@ -73,7 +73,7 @@ def test_a_scheme_brings_its_own_settings():
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"alhpa": 0.1}, "alhpa: no such setting; did you mean 'alpha'"),
+        ({"alphas": 0.1}, "alphas: no such setting; did you mean 'alpha'"),
         ({"scheme": "two_clas"}, "scheme: got 'two_clas'; did you mean 'two_class'"),
         ({"datasets": ["digit"]}, "dataset: got 'digit', expected one of"),
         ({"alpha": -1.0}, "partition.alpha: got -1.0"),
