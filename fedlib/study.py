@@ -73,8 +73,8 @@ def labelled(runs: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
     found = {}
     for text in runs:
         name, hp = parsed(text)
-        told = [v if k == "variant" else f"{k}={v}" for k, v in hp.items()]
-        found[f"{method_name(name)} ({', '.join(told)})" if told else name] = text
+        switches = ", ".join(v if k == "variant" else f"{k}={v}" for k, v in hp.items())
+        found[f"{method_name(name)} ({switches})" if switches else name] = text
     return found
 
 
