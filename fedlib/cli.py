@@ -108,6 +108,9 @@ def rebuild_command(
         echo=click.echo,
     )
     count = Counter(outcome.status for outcome in outcomes)
+    for outcome in outcomes:
+        if outcome.status == "failed" and len(outcomes) > 1:
+            click.echo(f"failed: {outcome.name}: {outcome.error}")
     if dry_run:
         click.echo(f"would build {count['planned']}")
     click.echo(", ".join(f"{s} {count[s]}" for s in ("built", "current", "failed")))
@@ -121,9 +124,12 @@ def estimate_command(
 ) -> None:
     """Say what the missing runs cost in one process on this machine."""
     frame = rebuild.estimate(names, preset, dict(settings))
-    click.echo(_table(frame.round({"seconds": 1})))
-    missing, seconds = frame[["missing", "seconds"]].sum()
+    hours = (frame["seconds"] / 3600).round(2)
+    click.echo(_table(frame.assign(seconds=frame["seconds"].round(1), hours=hours)))
+    missing, no_data, seconds = frame[["missing", "no_data", "seconds"]].sum()
     click.echo(f"{missing:.0f} runs missing, about {rebuild.duration(seconds)}")
+    if no_data:
+        click.echo(f"{no_data:.0f} runs not counted: their data are not here")
 
 
 @main.group("list")

@@ -8,15 +8,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import pandas as pd
 import papermill
 from papermill.exceptions import PapermillExecutionError
+from tqdm import tqdm
 
 from fedlib import artefacts, parameters, paths, runs
 from fedlib.artefacts import Artefact, prepare, select
 from fedlib.data import DataError
+from fedlib.progress import progress_off
 from fedlib.spec import Spec
 
 KERNEL = "fedlib-rebuild"
@@ -93,8 +95,8 @@ def rebuild(
         raise ValueError(f"jobs: got {jobs}, expected at least 1")
     chosen = [prepare(name, preset, overrides) for name in select(names)]
     speeds = _Speeds(chosen) if dry_run else None
-    with own_kernel():
-        return [_settle(artefact, jobs, force, speeds, echo) for artefact in chosen]
+    with own_kernel(), _Progress(chosen, echo) as progress:
+        return [_settle(artefact, jobs, force, speeds, progress) for artefact in chosen]
 
 
 def _settle(
@@ -102,10 +104,11 @@ def _settle(
     jobs: int,
     force: bool,
     speeds: "_Speeds | None",
-    echo: Callable[[str], None],
+    progress: "_Progress",
 ) -> Outcome:
     """Build one artefact when it is stale, or with ``speeds`` say what that costs."""
     name, reasons, begun = artefact.name, [], time.perf_counter()
+    echo = progress.say
     try:
         now = artefacts.state(artefact)
         reasons = artefacts.why_stale(artefact, now)
@@ -120,7 +123,7 @@ def _settle(
             echo(f"{name}: {', '.join(reasons)}{cost}")
             return Outcome(name, "planned", reasons, time.perf_counter() - begun)
         echo(f"{name}: {', '.join(reasons)}{cost if missing else ''}")
-        runs.run_many(missing, jobs)
+        runs.run_many(missing, jobs, progress.count)
         artefacts.stamp(artefact, now, _execute(artefact))
     except Exception as error:  # reported with the outcome, so that the others go on
         seconds, message = time.perf_counter() - begun, _message(artefact, error)
@@ -129,6 +132,70 @@ def _settle(
     seconds = time.perf_counter() - begun
     echo(f"{name}: built in {duration(seconds)}")
     return Outcome(name, "built", reasons, seconds)
+
+
+class _Progress:
+    """How many of all missing runs are done, and how long the others may take.
+
+    A bar where somebody watches, else a line now and then. The remaining time takes
+    all rounds for equally long.
+    """
+
+    EVERY = 30  # seconds between two lines
+
+    def __init__(self, chosen: Sequence[Artefact], echo: Callable[[str], None]):
+        self._echo = echo
+        self.left = {_text(spec): spec.rounds for spec in _missing(chosen)}
+        self.runs, self.done, self.rounds = len(self.left), 0, 0
+        self.begun = self.told = time.perf_counter()
+        self.bar = tqdm(
+            total=sum(self.left.values()),
+            unit="round",
+            smoothing=0,
+            leave=False,
+            disable=progress_off(),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.close()
+
+    def say(self, line: str) -> None:
+        """Show a line without damage to the bar."""
+        with tqdm.external_write_mode():
+            self._echo(line)
+
+    def count(self, spec: Spec) -> None:
+        """Take a run as done."""
+        rounds = self.left.pop(_text(spec), 0)
+        self.done, self.rounds = self.done + 1, self.rounds + rounds
+        now = time.perf_counter()
+        pace = (now - self.begun) / max(1, self.rounds)
+        text = f"run {self.done} of {self.runs}"
+        if self.left:
+            text += f", about {duration(pace * sum(self.left.values()))} left"
+        self.bar.set_description_str(text, refresh=False)
+        self.bar.update(rounds)
+        if self.bar.disable and now - self.told > self.EVERY:
+            self.told = now
+            self._echo(f"  {text}")
+
+
+def _missing(chosen: Sequence[Artefact]) -> list[Spec]:
+    """Return the runs that are not on disk; those without data are left out."""
+    found = []
+    for artefact in chosen:
+        try:
+            found += runs.pending(artefact.specs)
+        except DataError:
+            continue  # the artefact itself reports this
+    return found
+
+
+def _text(spec: Spec) -> str:
+    return spec.model_dump_json()
 
 
 @contextmanager
@@ -220,11 +287,22 @@ def _message(artefact: Artefact, error: Exception) -> str:
 
 def _distinct(specs: Sequence[Spec]) -> list[Spec]:
     """Return the specs without repetitions."""
-    return list({spec.model_dump_json(): spec for spec in specs}.values())
+    return list({_text(spec): spec for spec in specs}.values())
+
+
+def _without_floats(value: Any) -> Any:
+    """Return settings without real numbers: weights and rates do not change a pace."""
+    if isinstance(value, dict):
+        pairs = ((name, _without_floats(v)) for name, v in value.items())
+        return {name: v for name, v in pairs if not isinstance(v, float)}
+    return value
 
 
 class _Speeds:
-    """Seconds per round of runs that differ at most in seed and length."""
+    """Seconds per round of runs alike but for seed, length and real numbers.
+
+    The share of clients that take part is a real number that counts.
+    """
 
     def __init__(self, chosen: Sequence[Artefact]):
         self.known: dict[str, float] = {}
@@ -239,9 +317,10 @@ class _Speeds:
 
     @staticmethod
     def _kind(spec: Spec) -> str:
-        return spec.model_dump_json(
-            exclude={"seed", "partition_seed", "rounds", "eval_every"}
+        told = spec.model_dump(
+            mode="json", exclude={"seed", "partition_seed", "rounds", "eval_every"}
         )
+        return json.dumps([_without_floats(told), spec.participation])
 
     def seconds(self, specs: Sequence[Spec]) -> float:
         """Return the seconds of whole runs; one of an unknown kind is measured."""
@@ -262,9 +341,10 @@ def estimate(
     Returns
     -------
     DataFrame
-        ``name``, ``runs``, ``cached``, ``missing``, ``rounds`` and ``seconds`` (of the
-        missing runs). Empty cells where the data are missing. The speed is that of a
-        finished run of the same kind, else of two rounds that are run for it.
+        ``name``, ``runs``, ``cached``, ``missing``, ``no_data`` (runs whose data set is
+        not here, counted nowhere else), ``rounds`` and ``seconds`` of the missing runs.
+        The speed is that of a finished run of the same kind, else of two rounds that
+        are run for it.
 
     Raises
     ------
@@ -275,19 +355,19 @@ def estimate(
     speeds, rows = _Speeds(chosen), []
     for artefact in chosen:
         specs = _distinct(artefact.specs)
-        try:
-            missing = runs.pending(specs)
-            seconds = speeds.seconds(missing)
-        except DataError:
-            rows.append((artefact.name, len(specs), *[pd.NA] * 4))
-            continue
-        cached = len(specs) - len(missing)
+        missing, no_data = [], 0
+        for spec in specs:
+            try:
+                missing += runs.pending([spec])
+            except DataError:
+                no_data += 1
+        counts = (len(specs) - len(missing) - no_data, len(missing), no_data)
         rounds = sum(spec.rounds for spec in missing)
-        rows.append((artefact.name, len(specs), cached, len(missing), rounds, seconds))
-    columns = ["name", "runs", "cached", "missing", "rounds", "seconds"]
-    frame = pd.DataFrame(rows, columns=columns)
-    whole = {name: "Int64" for name in columns[1:5]}
-    return frame.astype(whole | {"seconds": "Float64"})
+        rows.append(
+            (artefact.name, len(specs), *counts, rounds, speeds.seconds(missing))
+        )
+    columns = ["name", "runs", "cached", "missing", "no_data", "rounds", "seconds"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def duration(seconds: float) -> str:

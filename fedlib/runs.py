@@ -12,12 +12,12 @@ import platform
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import joblib
 import torch
@@ -291,7 +291,11 @@ def jobs_default() -> int:
     return max(1, int(os.environ.get("FEDLIB_JOBS", "1")))
 
 
-def run_many(specs: list[Spec], jobs: int | None = None) -> list[Result]:
+def run_many(
+    specs: list[Spec],
+    jobs: int | None = None,
+    after: Callable[[Spec], None] | None = None,
+) -> list[Result]:
     """Return the results of many specs, computing the missing ones.
 
     Parameters
@@ -299,17 +303,40 @@ def run_many(specs: list[Spec], jobs: int | None = None) -> list[Result]:
     jobs : int >= 1, optional
         Processes on this machine, one thread each; default ``FEDLIB_JOBS`` or 1. The
         results do not depend on it.
+    after : callable, optional
+        Takes the spec of each missing run when it is done, in place of a progress bar.
     """
     missing = pending(specs)
     jobs = jobs_default() if jobs is None else jobs
     if jobs < 1:
         raise ValueError(f"jobs: got {jobs}, expected at least 1")
-    if jobs > 1 and len(missing) > 1:
-        tasks = (joblib.delayed(run)(spec) for spec in missing)
-        done = joblib.Parallel(n_jobs=jobs, return_as="generator")(tasks)
-        for _ in tqdm(done, total=len(missing), unit="run", disable=progress_off()):
-            pass
+    bar = tqdm(
+        total=len(missing), unit="run", disable=after is not None or progress_off()
+    )
+    with bar:
+        for spec in _computed(missing, jobs):
+            bar.update()
+            if after is not None:
+                after(spec)
     return [run(spec) for spec in specs]
+
+
+def _computed(missing: list[Spec], jobs: int) -> Iterator[Spec]:
+    """Compute runs, and yield the spec of each when it is done."""
+    if jobs == 1 or len(missing) < 2:
+        for spec in missing:
+            run(spec)
+            yield spec
+        return
+    tasks = (joblib.delayed(_run_quietly)(spec) for spec in missing)
+    pool = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")
+    yield from cast(Iterator[Spec], pool(tasks))
+
+
+def _run_quietly(spec: Spec) -> Spec:
+    """Compute a run whose result stays on disk, not sent between processes."""
+    run(spec)
+    return spec
 
 
 def _timing(spec: Spec) -> dict[str, float] | None:

@@ -8,7 +8,17 @@ import nbformat
 import papermill
 import pytest
 
-from fedlib import artefacts, data, papers, paths, rebuild, runs, sources, study
+from fedlib import (
+    artefacts,
+    data,
+    papers,
+    paths,
+    rebuild,
+    registry,
+    runs,
+    sources,
+    study,
+)
 from fedlib.data import DataError
 from fedlib.spec import SettingError, Spec
 
@@ -340,6 +350,29 @@ def test_missing_runs_come_first(with_runs, kernels, monkeypatch):
     assert current.status == "current"
 
 
+def test_progress_says_what_is_left(with_runs, project, monkeypatch):
+    write_notebook("toy/b")
+    long = papers.fedmps("digits", "local", seed=3, rounds=6)
+    monkeypatch.setitem(study.SPECIAL, "toy/b", lambda p: [with_runs[0], long])
+    now, lines = [0.0], []
+    monkeypatch.setattr(rebuild.time, "perf_counter", lambda: now[0])
+    chosen = [artefacts.prepare(name, "quick") for name in ("toy/a", "toy/b")]
+    with rebuild._Progress(chosen, lines.append) as progress:
+        for seconds, spec in ((40.0, with_runs[0]), (60.0, with_runs[1]), (90.0, long)):
+            now[0] = seconds
+            progress.count(spec)
+    # Three distinct runs of 2, 2 and 6 rounds. After 40 s two of ten rounds are done: 8
+    # rounds of 20 s are left. 20 s later it is too early for another line.
+    assert lines == ["  run 1 of 3, about 3 min left", "  run 3 of 3"]
+
+
+def test_rebuild_counts_each_missing_run_once(with_runs, kernels, monkeypatch):
+    counted = []
+    monkeypatch.setattr(rebuild._Progress, "count", lambda _, s: counted.append(s.seed))
+    rebuild.rebuild(["a"], "quick")
+    assert sorted(counted) == [1, 2]
+
+
 def test_other_settings_of_runs_make_stale(with_runs, kernels, monkeypatch):
     rebuild.rebuild([], "quick")
     assert reasons("toy/a") == []
@@ -352,11 +385,11 @@ def test_other_settings_of_runs_make_stale(with_runs, kernels, monkeypatch):
 
 
 def test_a_failing_run_is_the_artefacts_failure(with_runs, kernels, monkeypatch):
-    def diverge(specs, jobs):
+    def diverge(specs):
         raise ArithmeticError("round 1: loss is nan\nof client 3")
 
     write_notebook("toy/b")
-    monkeypatch.setattr(runs, "run_many", lambda s, j: diverge(s, j) if s else [])
+    monkeypatch.setattr(runs, "run_many", lambda s, *_: diverge(s) if s else [])
     failed, built = rebuild.rebuild([], "quick")
     assert failed.error == "ArithmeticError: round 1: loss is nan of client 3"
     assert built.status == "built"
@@ -368,7 +401,8 @@ def test_estimate(with_runs, monkeypatch):
     (row,) = rebuild.estimate([], "quick").to_dict("records")
     assert row == {
         "name": "toy/a",
-        **{"runs": 2, "cached": 0, "missing": 2, "rounds": 4, "seconds": 1.0},
+        **{"runs": 2, "cached": 0, "missing": 2, "no_data": 0, "rounds": 4},
+        "seconds": 1.0,
     }
     runs.run(with_runs[0])
     monkeypatch.setattr(runs, "measure", lambda spec: pytest.fail("measured"))
@@ -377,6 +411,38 @@ def test_estimate(with_runs, monkeypatch):
     )
     (row,) = rebuild.estimate([], "quick").to_dict("records")
     assert (row["cached"], row["missing"], row["seconds"]) == (1, 1, 6.0)
+
+
+def test_estimate_counts_runs_without_data_apart(with_runs, monkeypatch):
+    away = papers.fedmps("flowers", "local", seed=1, rounds=2)
+    monkeypatch.setitem(study.SPECIAL, "toy/a", lambda p: [*with_runs, away])
+    monkeypatch.setattr(runs, "measure", lambda spec: 0.25)
+    monkeypatch.setenv("FEDLIB_DATA", "nowhere")
+    (row,) = rebuild.estimate([], "quick").to_dict("records")
+    assert (row["runs"], row["missing"], row["no_data"]) == (3, 2, 1)
+    assert row["seconds"] == 1.0
+
+
+def test_one_pace_for_runs_that_differ_in_real_numbers(with_runs, monkeypatch):
+    base = papers.fedmps("digits", "fedmps", seed=1, rounds=2)
+
+    def like(**hp) -> Spec:
+        return base.model_copy(update={"hp": base.hp | hp})
+
+    weight = next(n for n, v in registry.method("fedmps").hp() if isinstance(v, float))
+    same = [base, like(**{weight: 0.125}), base.model_copy(update={"seed": 9})]
+    other = [
+        papers.fedmps("digits", "local", seed=1, rounds=2),
+        base.model_copy(update={"participation": 0.5}),
+        base.model_copy(update={"clients": base.clients - 1}),
+    ]
+    measured = []
+    monkeypatch.setattr(runs, "measure", lambda s: measured.append(s) or 1.0)
+    specs = [*same, *other]
+    monkeypatch.setitem(study.SPECIAL, "toy/a", lambda p: specs)
+    (row,) = rebuild.estimate([], "quick").to_dict("records")
+    assert measured == [base, *other]
+    assert row["seconds"] == sum(spec.rounds for spec in specs)
 
 
 def test_durations():
