@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .PHONY: setup quickstart lab test unit nbval lint format types rebuild twice ci
-.PHONY: refresh bench clean
+.PHONY: refresh results bench clean
 
 setup: $(INSTALLED)
 
@@ -57,6 +57,11 @@ twice: rebuild
 
 # What .ci/run runs, step by step.
 ci: lint types twice test
+
+# The README's results section, from the scoreboard of figures/cpu.
+results: setup
+	FEDLIB_FIGURES=figures $(BIN)/fedlib rebuild scoreboard --preset cpu
+	$(BIN)/python tools/readme_results.py
 
 refresh: setup
 	FEDLIB_CI=1 $(BIN)/python tools/refresh_notebooks.py

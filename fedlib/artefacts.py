@@ -20,7 +20,7 @@ from fedlib.spec import SettingError, Spec, suggestion
 
 PRESETS = ("quick", "cpu", "paper")
 SUFFIXES = {".png", ".pdf", ".csv", ".md", ".tex", ".json"}
-STAMPED = {"notebook", "parameters", "runs", "sources", "data", "outputs"}
+STAMPED = {"notebook", "parameters", "runs", "sources", "data", "inputs", "outputs"}
 
 
 class Artefact(NamedTuple):
@@ -195,6 +195,27 @@ def _data(name: str) -> list:
     return [found.fingerprint, found.mean, found.std, found.augment]
 
 
+def reads(artefact: Artefact) -> list[str]:
+    """Return the artefacts whose output another one reads: its parameter ``reads``."""
+    wanted = artefact.parameters.get("reads", [])
+    return [name for name in select(wanted) if name != artefact.name] if wanted else []
+
+
+def _references(artefact: Artefact) -> list[Path]:
+    """Return the files with a paper's numbers that an artefact may read."""
+    papers = {name.split("/")[0] for name in (artefact.name, *reads(artefact))}
+    home = paths.PARAMS / "reference"
+    return [
+        path for paper in sorted(papers) for path in sorted(home.glob(f"{paper}/*.csv"))
+    ]
+
+
+def _written(name: str, preset: str) -> str:
+    """Return a hash of what an artefact has written."""
+    text = json.dumps([[path.name, sha256(path)] for path in outputs(name, preset)])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def state(artefact: Artefact) -> dict[str, Any]:
     """Return all that an artefact depends on, as text and numbers.
 
@@ -213,6 +234,10 @@ def state(artefact: Artefact) -> dict[str, Any]:
         "runs": _runs_hash(specs),
         "sources": source_hashes("fedlib.runs", *sorted(modules)),
         "data": {name: _data(name) for name in sorted(datasets)},
+        "inputs": {
+            "/".join(path.parts[-2:]): sha256(path) for path in _references(artefact)
+        }
+        | {name: _written(name, artefact.preset) for name in reads(artefact)},
     }
     return json.loads(json.dumps(found))
 
@@ -289,6 +314,9 @@ def why_stale(artefact: Artefact, now: dict[str, Any] | None = None) -> list[str
         words.append(f"code changed: {_shown(module)}")
     words += [
         f"data changed: {name}" for name, _ in _changes(then["data"], now["data"])
+    ]
+    words += [
+        f"input changed: {name}" for name, _ in _changes(then["inputs"], now["inputs"])
     ]
     folder = paths.figures_dir() / artefact.preset / artefact.name.split("/")[0]
     for name, content in then["outputs"].items():

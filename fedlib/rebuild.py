@@ -94,6 +94,7 @@ def rebuild(
     if jobs < 1:
         raise ValueError(f"jobs: got {jobs}, expected at least 1")
     chosen = [prepare(name, preset, overrides) for name in select(names)]
+    chosen.sort(key=lambda artefact: bool(artefacts.reads(artefact)))  # those at last
     speeds = _Speeds(chosen) if dry_run else None
     with own_kernel(), _Progress(chosen, echo) as progress:
         return [_settle(artefact, jobs, force, speeds, progress) for artefact in chosen]

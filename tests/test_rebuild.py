@@ -219,6 +219,23 @@ def test_one_method_file_touches_only_its_artefacts(project, kernels, monkeypatc
     }
 
 
+def test_an_artefact_that_reads_others_comes_last_and_follows_them(project, kernels):
+    reading = f"{PARAMETERS}reads = ['toy']\n"
+    write_notebook("toy/a_board", parameters=reading)
+    write_notebook("toy/b")
+    numbers = project / "params" / "reference" / "toy" / "table1.csv"
+    numbers.parent.mkdir(parents=True)
+    numbers.write_text("mean\n1\n")
+    rebuild.rebuild([], "quick")
+    assert kernels == ["b", "a_board"]
+    assert (reasons("toy/a_board"), reasons("toy/b")) == ([], [])
+    numbers.write_text("mean\n2\n")
+    assert reasons("toy/b") == ["input changed: toy/table1.csv"]
+    numbers.write_text("mean\n1\n")
+    rebuild.rebuild(["b"], "quick", overrides={"rounds": 3})
+    assert reasons("toy/a_board") == ["input changed: toy/b"]
+
+
 @pytest.mark.parametrize(
     ("code", "wanted"),
     [

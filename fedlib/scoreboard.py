@@ -1,0 +1,358 @@
+"""All numbers of the papers' tables against ours: what came out the same, what not.
+
+Nothing is joined here a second time: a table's notebook has put the paper's number and
+ours into one row, and that row is looked for. So a number counts as run only where the
+notebook has said which run it belongs to.
+"""
+
+# pandas ships no types, and those that pyright infers for frames are wrong here.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
+
+import json
+from collections.abc import Callable, Mapping
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from fedlib.data import DATASETS
+from fedlib.paths import figures_dir
+from fedlib.plot import method_name
+from fedlib.reports import reference
+
+POINTS = 1.5  # of accuracy, where twice the paper's sd is less
+SHARE = 0.1  # of other measured quantities
+REDUCED = "reduced budget"  # how a note on cut rounds or nets begins
+STATES = ("reproduced", "off", "not run", "not available")
+SETTINGS = (
+    *("dataset", "domain", "partition", "alpha", "imbalance", "participation", "ways"),
+    *("spread", "shot_spread", "setting", "virtual_per_class", "round"),
+)
+ROWS = ("setting", "method", "variant", "distance", "cost")  # what a row is named by
+PREFIX = {
+    **{"alpha": "α ", "ways": "n = ", "imbalance": "tail ", "round": "round "},
+    **{"shot_spread": "spread ", "virtual_per_class": "n_v "},
+}
+SHORT = {"nid1": "NID1", "nid2": "NID2", "lda": "LDA", "none": "without all"}
+
+Kind = Literal["points", "exact", "share"]
+
+
+class Source(NamedTuple):
+    """Where a notebook writes a column of a paper's table, beside its own numbers."""
+
+    paper: str
+    table: str  # in ``params/reference/<paper>/``
+    column: str  # of it
+    kind: Kind = "points"  # what near means: points, as printed, or a share
+    file: str = ""  # in ``figures/<preset>/<paper>/``; empty if named like the table
+    theirs: str = "paper"  # columns of that file
+    ours: str = "mean"
+    where: Mapping[str, Any] = {}  # rows of the paper's table
+    there: Mapping[str, Any] = {}  # rows of the file
+    also: Mapping[str, str] = {}  # column of the file -> equal one of the table
+
+
+SOURCES = (
+    Source("gfpl", "table1", "mean"),
+    *(
+        Source("gfpl", "table1", column, kind, "table1_communication", theirs, ours)
+        for column, kind, theirs, ours in (
+            ("rounds", "share", "paper_rounds", "best_round"),
+            ("parameters_k", "exact", "paper_k", "A"),
+        )
+    ),
+    Source("gfpl", "table2", "mean"),
+    Source("gfpl", "table3", "value", "exact", ours="ours"),
+    Source("fedpa", "table2", "mean"),
+    Source("fedpa", "table3", "mean"),
+    Source("fedpa", "table4", "mean"),
+    *(
+        Source(
+            "fedpa", "table5", "mean", "share", theirs=f"paper_{which}", ours=which
+        )._replace(where={"distance": which})
+        for which in ("intra", "inter")
+    ),
+    *(
+        Source("fedmps", "table2", column, "exact", ours="ours")._replace(
+            there={"setting": column}
+        )
+        for column in ("classes", "block", "shots", "test_shots", "spread")
+    ),
+    Source("fedmps", "table3", "mean"),
+    Source("fedmps", "table4", "mean"),
+    Source("fedmps", "table5", "parameters", "exact", ours="counted"),
+    Source("fedmps", "table6", "mean"),
+    Source("fedmps", "table7", "mean"),
+    Source("fedhpro", "table1", "mean"),
+    Source("fedhpro", "table2", "mean"),
+    Source("fedhpro", "table3", "mean"),
+    Source("fedhpro", "table3", "gain", theirs="paper_gain", ours="gain"),
+    Source("fedhpro", "table5", "mean"),
+    Source("fedhpro", "table6", "mean"),
+    Source("fedhpro", "table6", "gain", theirs="paper_change", ours="change"),
+    Source("fedpg", "table1", "mean"),
+    Source(
+        "fedpg", "table1", "ratio", "share", theirs="paper_ratio", ours="ratio"
+    )._replace(also={"paper": "mean"}),
+    Source("fedpg", "table2", "mean"),
+    Source("fedpg", "table3", "mean", "share", ours="ours"),
+)
+PAPERS = tuple(dict.fromkeys(source.paper for source in SOURCES))
+
+
+def _dataset(text: str) -> str:
+    """Return a data set's name for its name or title, with or without a remark."""
+    titles = {entry.title: name for name, entry in DATASETS.items()}
+    return titles.get(text, titles.get(text.split(" (")[0], text))
+
+
+def _written(path: Path) -> pd.DataFrame | None:
+    """Return a notebook's table with data sets and methods by name, if it is there."""
+    if not path.exists():
+        return None
+    found = pd.read_csv(path)
+    if "dataset" in found:
+        found["dataset"] = found["dataset"].map(_dataset)
+    if "method" in found:
+        found["method"] = found["method"].map(method_name)
+    return found
+
+
+def _reduced(path: Path) -> bool:
+    """Return whether a table's provenance says that its budget was cut."""
+    if not path.exists():
+        return False
+    notes = json.loads(path.read_text(encoding="utf-8"))["notes"]
+    return any(note.startswith(REDUCED) for note in notes)
+
+
+def _equal(column: pd.Series, value: Any) -> pd.Series:
+    """Return where a column has a value; an empty cell goes with any."""
+    if isinstance(value, str):
+        return column.isna() | (column.astype(str) == value)
+    return column.isna() | np.isclose(pd.to_numeric(column, "coerce"), value)
+
+
+def _row(source: Source, wanted: pd.Series, there: pd.DataFrame) -> pd.Series | None:
+    """Return the row of a notebook's table that has a number of the paper's.
+
+    Raises
+    ------
+    ValueError
+        Several rows could be meant.
+    """
+    same = np.isclose(pd.to_numeric(there[source.theirs], "coerce"), wanted["number"])
+    equal = {
+        name: wanted[name] for name in SETTINGS if name in wanted and name in there
+    }
+    if pd.isna(wanted.get("variant")) and "method" in wanted and "method" in there:
+        equal["method"] = method_name(wanted["method"])
+    for name, value in source.there.items():
+        equal[name] = value
+    equal |= {name: wanted[column] for name, column in source.also.items()}
+    for name, value in equal.items():
+        if not pd.isna(value):
+            same = same & _equal(there[name], value)
+    found = there[same].dropna(subset=source.ours)
+    if found[source.ours].nunique() > 1:
+        raise ValueError(
+            f"{source.paper}/{source.table}: {source.column} {wanted['number']} stands "
+            f"in {len(found)} rows of what its notebook wrote"
+        )
+    return found.iloc[0] if len(found) else None
+
+
+def _near(kind: Kind, number: float, sd: float) -> float:
+    """Return how far ours may be from a paper's number."""
+    if kind == "exact":
+        return 1e-9
+    if kind == "share":
+        return SHARE * abs(number)
+    return POINTS if np.isnan(sd) else max(2 * sd, POINTS)
+
+
+def _labels(table: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """Return the name of a row and of a column of the printed table.
+
+    A setting that a data set has throughout is not told.
+    """
+    named = [name for name in SETTINGS if name in table and name != "setting"]
+    groups = table.groupby("dataset") if "dataset" in table else None
+    settings = [
+        name
+        for name in named
+        if table[name].nunique(dropna=False) > 1
+        and (name == "dataset" or (groups[name].nunique(dropna=False) > 1).any())
+    ]
+    rows = [table[name].map(_told(name)) for name in ROWS if name in table]
+    columns = [table[name].map(_told(name)) for name in settings]
+    return _joined(rows, table), _joined(columns, table)
+
+
+def _joined(texts: list[pd.Series], table: pd.DataFrame) -> pd.Series:
+    rows = zip(*texts, strict=True) if texts else [()] * len(table)
+    return pd.Series([", ".join(filter(None, row)) for row in rows], index=table.index)
+
+
+def _told(name: str) -> Callable[[Any], str]:
+    """Return how a setting's value is told."""
+
+    def told(value: Any) -> str:
+        if pd.isna(value):
+            return ""
+        if name == "method":
+            return method_name(value)
+        if name == "dataset":
+            return DATASETS[value].title
+        text = value.replace("_", " ") if isinstance(value, str) else f"{value:g}"
+        return PREFIX.get(name, "") + SHORT.get(text, text)
+
+    return told
+
+
+def cells(preset: str) -> pd.DataFrame:
+    """Return every number of the papers' tables with ours, where it ran at a preset.
+
+    Parameters
+    ----------
+    preset : str
+        Whose folder of figures is read.
+
+    Returns
+    -------
+    DataFrame
+        paper, table, column (of its reference file), kind, row and setting (as a table
+        is printed), number and sd (the paper's), ours, gap, near (how far it may be
+        off: twice the paper's sd, at least 1.5 points of accuracy; nothing for counts
+        and settings; a tenth of other quantities), state (of ``STATES``), reduced (the
+        budget was), mark (of the reference file).
+
+    Raises
+    ------
+    ValueError
+        A number of a paper stands in several rows of a table that a notebook wrote.
+    """
+    parts = [_cells(source, figures_dir() / preset) for source in SOURCES]
+    return pd.concat(parts, ignore_index=True)
+
+
+def _cells(source: Source, figures: Path) -> pd.DataFrame:
+    table = reference(source.paper, source.table)
+    for name, value in source.where.items():
+        table = table[table[name] == value]
+    if "setting" not in table and source.there:
+        table = table.assign(setting=source.there["setting"])
+    row, setting = _labels(table)
+    mark = table["mark"] if "mark" in table else pd.Series(pd.NA, table.index)
+    sd = table["sd"] if "sd" in table and source.column == "mean" else float("nan")
+    found = pd.DataFrame(
+        {
+            **{"paper": source.paper, "table": source.table, "column": source.column},
+            **{"kind": source.kind, "row": row, "setting": setting},
+            **{"number": pd.to_numeric(table[source.column]), "sd": sd},
+        },
+    ).assign(mark=mark.astype("string"))
+    folder = figures / source.paper
+    there = _written(folder / f"{source.file or source.table}.csv")
+    ours = []
+    for wanted in table.assign(number=found["number"]).to_dict("records"):
+        series = pd.Series(wanted)
+        hit = (
+            None
+            if there is None or pd.isna(series["number"])
+            else (_row(source, series, there))
+        )
+        ours.append(float("nan") if hit is None else float(hit[source.ours]))
+    found["ours"] = ours
+    found["gap"] = found["ours"] - found["number"]
+    pairs = zip(found["number"], found["sd"], strict=True)
+    found["near"] = [_near(source.kind, number, wide) for number, wide in pairs]
+    found["state"] = np.select(
+        [
+            found["mark"].eq("unavailable").fillna(False).astype(bool),
+            found["ours"].isna(),
+            found["gap"].abs() <= found["near"] + 1e-9,
+        ],
+        ["not available", "not run", "reproduced"],
+        "off",
+    )
+    ran = found["state"].isin(["reproduced", "off"])
+    found["reduced"] = ran & _reduced(folder / f"{source.table}.json")
+    kept = found["number"].notna() | (found["state"] == "not available")
+    first = [c for c in found if c != "mark"]
+    return found.loc[kept, [*first, "mark"]]
+
+
+def summary(board: pd.DataFrame) -> pd.DataFrame:
+    """Return how many numbers of each paper are in which state."""
+    counts = pd.crosstab(board["paper"], board["state"])
+    counts = counts.reindex(list(dict.fromkeys(board["paper"])))
+    counts = counts.reindex(columns=list(STATES), fill_value=0)
+    reduced = board.groupby("paper")["reduced"].sum()
+    table = counts.assign(numbers=counts.sum(axis=1), **{"at reduced budget": reduced})
+    order = ["numbers", *STATES, "at reduced budget"]
+    return printed(table[order].rename_axis(columns=None).reset_index())
+
+
+def printed(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table for readers: papers by name, and whether budgets were cut."""
+    named = table.assign(paper=table["paper"].map(method_name))
+    if "reduced" in named:
+        budget = named.pop("reduced").map({True: "reduced", False: "full"})
+        named = named.assign(budget=budget)
+    if "table" in named:
+        named["table"] = named["table"].str.removeprefix("table")
+    return named.rename(columns=lambda name: name.replace("_", " "))
+
+
+def ran(board: pd.DataFrame) -> pd.DataFrame:
+    """Return the numbers that ran, for printing: the paper's and ours."""
+    found = board[board["state"].isin(["reproduced", "off"])]
+    columns = ["paper", "table", "column", "row", "setting", "number", "sd"]
+    return printed(found[[*columns, "ours", "gap", "near", "state", "reduced"]])
+
+
+def orderings(board: pd.DataFrame) -> pd.DataFrame:
+    """Return whether methods come in the paper's order where two or more of them ran.
+
+    Returns
+    -------
+    DataFrame
+        As ``printed``: paper, table, setting, methods (how many ran), leads and leads
+        here (the best of those, by the paper's numbers and by ours), pairs (with
+        different numbers in the paper) and in order (those with the same sign here),
+        ordering: ``holds`` (all pairs), ``leader holds`` or ``differs``; budget.
+    """
+    accuracy = board[(board.kind == "points") & (board.column == "mean")]
+    ran = accuracy.dropna(subset="ours")
+    rows = []
+    for (paper, table, setting), part in ran.groupby(
+        ["paper", "table", "setting"], sort=False
+    ):
+        theirs, ours = part["number"].to_numpy(), part["ours"].to_numpy()
+        pairs = [
+            (theirs[i] - theirs[j]) * (ours[i] - ours[j])
+            for i, j in combinations(range(len(part)), 2)
+            if theirs[i] != theirs[j]
+        ]
+        if not pairs:
+            continue
+        best, here = (part["row"].iloc[int(x.argmax())] for x in (theirs, ours))
+        in_order = sum(p > 0 for p in pairs)
+        leader = "leader holds" if best == here else "differs"
+        rows.append(
+            {
+                **{"paper": paper, "table": table, "setting": setting},
+                **{"methods": len(part), "leads": best, "leads_here": here},
+                **{"in_order": in_order, "pairs": len(pairs)},
+                "ordering": "holds" if in_order == len(pairs) else leader,
+                "reduced": bool(part["reduced"].any()),
+            }
+        )
+    columns = ["paper", "table", "setting", "methods", "leads", "leads_here"]
+    columns += ["in_order", "pairs", "ordering", "reduced"]
+    return printed(pd.DataFrame(rows, columns=columns))
