@@ -104,8 +104,8 @@ fedhpro/fig2 20 mean=1628.95 gain=10.5
     variant hyper=411.69
 fedhpro/log 100 mean=4335.24
 fedpg/table1 48 mean=2499.98 never=3 ratio=47.7
-    dataset femnist=688.41 cifar10=1589.12 cifar100=273.15
-    partition writers=688.41 lda=1175.23 two_class=330.78 subset=356.26
+    dataset femnist_writers=688.41 cifar10=1589.12 cifar100=273.15
+    partition users=688.41 lda=1175.23 two_class=330.78 subset=356.26
     method fedavg=306.31 vhl=313.12 fedprox=315.41 fedntd=325.65 moon=318.92
     method fedgen=312.86 ccvr=318.64 fedpg=339.77
 fedpg/table2 26 mean=1425.37
@@ -119,7 +119,7 @@ fedpg/table3 8 mean=2742.38
 DATASETS = {
     *("mnist", "fashion", "emnist", "femnist", "cifar10", "cifar100", "celeba"),
     *("flowers", "defungi", "realwaste", "imagenet", "ham10000", "tiny_imagenet"),
-    *("digits_domains", "office_caltech"),
+    *("digits_domains", "office_caltech", "femnist_writers"),
 }
 DOMAINS = {
     "digits_domains": ["mnist", "usps", "svhn", "syn"],
@@ -236,7 +236,7 @@ def test_names_are_ours(name):
     for column, known in {
         "method": set(METHODS),
         "dataset": DATASETS,
-        "partition": {*SCHEMES, "iid", "writers"},
+        "partition": {*SCHEMES, "iid"},
         "mark": {"unavailable", "uncertain", "inferred"},
         "source": {"fig2", "table3", "table5"},
     }.items():
@@ -619,9 +619,9 @@ def test_fedpg_is_best_in_four_of_six():
     means = wide("fedpg/table1", ["dataset", "partition", "alpha"])
     behind = lead(means, "fedpg")[lambda gain: gain < 0].reset_index()
     found = dict(zip(behind["dataset"], behind["partition"], strict=True))
-    assert found == {"cifar10": "two_class", "femnist": "writers"}
+    assert found == {"cifar10": "two_class", "femnist_writers": "users"}
     best = means.idxmax(axis=1).reset_index().set_index("partition")[0]
-    assert (best["two_class"], best["writers"]) == ("ccvr", "moon")
+    assert (best["two_class"], best["users"]) == ("ccvr", "moon")
 
 
 def test_fedpg_rarely_halves_the_rounds():
