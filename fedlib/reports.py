@@ -4,6 +4,7 @@
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 # pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
 
+import itertools
 from collections.abc import Sequence
 
 import pandas as pd
@@ -169,6 +170,74 @@ def pace(curves: pd.DataFrame, method: str) -> pd.DataFrame:
             rows.append(row)
     frame = pd.DataFrame(rows)
     return frame.assign(reached=frame["reached"].astype("Int64"))
+
+
+def ratios(
+    curves: pd.DataFrame,
+    method: str,
+    shares: Sequence[float] = (0.95,),
+    window: int = 3,
+) -> pd.DataFrame:
+    """Return how many times sooner than another each curve reaches target accuracies.
+
+    Rounds to a target: the first evaluated round in which the mean of the last
+    ``window`` evaluations is at least the target. All curves and the target itself are
+    such moving averages, so that ``method`` reaches every target.
+
+    Parameters
+    ----------
+    curves : DataFrame
+        Columns panel, method, round, accuracy (fractions), as from ``Study.curves``.
+    method : str
+        Whose rounds are divided by each other's; a target is a share of its best.
+    shares : list of float in (0, 1]
+    window : int >= 1
+        Evaluations that are averaged.
+
+    Returns
+    -------
+    DataFrame
+        panel, method, share, target in percent; rounds and ratio (above 1: sooner),
+        both empty where the target is not reached.
+
+    Raises
+    ------
+    ValueError
+        A share that is none, a panel without ``method``, or fewer evaluations than
+        ``window``.
+
+    Notes
+    -----
+    FedPG, Table 1, gives such ratios and no targets.
+    """
+    if wrong := [share for share in shares if not 0 < share <= 1]:
+        raise ValueError(f"shares: got {wrong}, expected numbers in (0, 1]")
+    rows = []
+    for panel, part in curves.groupby("panel", sort=False):
+        lines = {
+            name: mine.set_index("round")["accuracy"].sort_index()
+            for name, mine in part.groupby("method", sort=False)
+        }
+        if method not in lines:
+            raise ValueError(f"method: got {method!r}, {panel} has {list(lines)}")
+        shortest = min(len(line) for line in lines.values())
+        if shortest < window:
+            raise ValueError(
+                f"window: got {window}, expected at most the {shortest} evaluations "
+                f"of {panel}"
+            )
+        smooth = {name: line.rolling(window).mean() for name, line in lines.items()}
+        for name, share in itertools.product(lines, shares):
+            target = share * smooth[method].max()
+            reached = {m: smooth[m].index[smooth[m] >= target] for m in (method, name)}
+            row = {"panel": panel, "method": name, "share": share}
+            row |= {"target": 100 * target, "rounds": None, "ratio": float("nan")}
+            if len(reached[name]):
+                row["rounds"] = int(reached[name][0])
+                row["ratio"] = reached[method][0] / reached[name][0]
+            rows.append(row)
+    frame = pd.DataFrame(rows)
+    return frame.assign(rounds=frame["rounds"].astype("Int64"))
 
 
 def label(result: Result) -> str:
