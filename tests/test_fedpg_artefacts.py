@@ -1,5 +1,6 @@
 """What FedPG's tables and figures measure, against hand-made values."""
 
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
-from fedlib import artefacts, fedpg_reports, reports, study
+from fedlib import artefacts, fedpg_costs, fedpg_reports, reports, study
 from fedlib.methods import fedpg
 from fedlib.results import Result
 from fedlib.study import Study
@@ -117,3 +118,128 @@ def test_ratios_by_hand():
         reports.ratios(curves, "fedavg")
     with pytest.raises(ValueError, match=r"shares: got \[95\], expected"):
         reports.ratios(curves, "slow", [95, 0.5])
+
+
+def test_table_3_by_hand():
+    paper = reports.reference("fedpg", "table3")
+    names = ["fedavg", "FedPG+fc", "FedPG+cnn"]
+    p = artefacts.prepare("fedpg/table3", "paper").parameters
+    named = p.pop("measured")
+    for name in ("warm_rounds", "measured_rounds", "watts", "idle_seconds"):
+        del p[name]
+    specs = study.grid("fedpg", p | {"runs": named}).specs
+    runs = dict(zip(named, specs, strict=True))
+    assert [*runs] == names
+    rows = [
+        (name, cost, i + k, 100.0 * (i + k))
+        for i, name in enumerate(names, 1)
+        for cost in ("local_training", "generator_training", "round")
+        for k in (0, 2)
+    ]
+    columns = ["method", "cost", "seconds", "joules"]
+    found = fedpg_costs.costs(pd.DataFrame(rows, columns=columns), runs, paper)
+    assert sorted(found["paper"].dropna()) == sorted(paper["mean"])
+    cell = found.set_index(["method", "cost"])
+    assert np.isnan(cell.loc[("fedavg", "generator_training"), "paper"])
+    assert cell.loc[("FedPG+cnn", "round"), "paper"] == 28.54
+    assert cell.loc[("FedPG+fc", "generator_training"), "paper"] == 822.88
+    local = cell.loc[("FedPG+fc", "local_training")]
+    assert local[["mean", "seconds", "times"]].tolist() == [300, 3, 1.5]
+    assert local["sd"] == pytest.approx(100 * np.sqrt(2))
+    assert local["wh_per_run"] == pytest.approx(300 * 100 / 3600)
+    whole = cell.loc[("FedPG+cnn", "round")]
+    assert whole[["unit", "mean", "times"]].tolist() == ["s", 4, 2]
+    assert whole["wh_per_run"] == pytest.approx(400 * 100 / 3600)
+    assert cell["times"].isna().sum() == 3
+    ours = {"dataset": "digits"}
+    digits = {name: spec.model_copy(update=ours) for name, spec in runs.items()}
+    other = fedpg_costs.costs(pd.DataFrame(rows, columns=columns), digits, paper)
+    assert other["paper"].isna().tolist() == [True] * 9
+
+
+def counter(folder, name, size, value):
+    folder.mkdir()
+    texts = {"name": name, "max_energy_range_uj": size, "energy_uj": value}
+    for file, text in texts.items():
+        (folder / file).write_text(f"{text}\n")
+
+
+def test_a_counter_is_read_and_may_begin_anew(tmp_path):
+    counter(tmp_path / "intel-rapl:0", "package-0", 10_000_000, 9_000_000)
+    counter(tmp_path / "intel-rapl:0:0", "core", 10_000_000, 0)
+    counter(tmp_path / "intel-rapl:1", "package-1", 10_000_000, 1_000_000)
+    (tmp_path / "intel-rapl:2").mkdir()  # nothing in it may be read
+    meter = fedpg_costs.Meter(50, root=tmp_path)
+    assert meter.source == "RAPL"
+    assert len(meter.counters) == 2
+    with meter("work"):
+        (tmp_path / "intel-rapl:0" / "energy_uj").write_text("2000000\n")
+        (tmp_path / "intel-rapl:1" / "energy_uj").write_text("1500000\n")
+    (name, seconds, joules) = meter.rows[0]
+    assert name == "work"
+    assert seconds > 0
+    assert joules == pytest.approx(3.5)  # 3 past the end of the first, and 0.5
+    meter.idle = 2.0
+    with meter("rest"):
+        pass
+    assert meter.rows[1][2] == pytest.approx(-2 * meter.rows[1][1])
+
+
+def test_the_idle_machines_power_is_measured(tmp_path, monkeypatch):
+    counter(tmp_path / "intel-rapl:0", "package-0", 10_000_000, 0)
+    clock = iter([0.0, 4.0])
+    monkeypatch.setattr(fedpg_costs.time, "perf_counter", lambda: next(clock))
+
+    def sleep(seconds):
+        assert seconds == 4
+        (tmp_path / "intel-rapl:0" / "energy_uj").write_text("6000000\n")
+
+    monkeypatch.setattr(fedpg_costs.time, "sleep", sleep)
+    meter = fedpg_costs.Meter(50, 4, root=tmp_path)
+    assert meter.idle == 1.5
+    assert meter.rows == []
+
+
+def test_without_a_counter_energy_is_estimated(tmp_path, monkeypatch):
+    meter = fedpg_costs.Meter(50, 3, root=tmp_path)
+    clock = iter([1.0, 3.0])
+    monkeypatch.setattr(fedpg_costs.time, "perf_counter", lambda: next(clock))
+    with meter("work"):
+        pass
+    assert (meter.source, meter.rows) == ("estimated", [("work", 2.0, 100.0)])
+    with pytest.raises(ValueError, match="watts: got 0, expected more than 0"):
+        fedpg_costs.Meter(0)
+
+
+def one_step(**more):
+    """Return specs in which one client takes one step of 16 samples."""
+    p = {"dataset": "digits", "net": "digits_linear", "seed": 0, "local_steps": 1}
+    p |= {"rounds": 3, "participation": 0.1, "generator_steps": 2} | more
+    runs = {"fedavg": "fedavg", "fedpg": "fedpg:v_batch_size:8:generator_batch_size:4"}
+    specs = study.grid("fedpg", p | {"runs": runs}).specs
+    return dict(zip(runs, specs, strict=True))
+
+
+def test_operations_by_hand():
+    """A conv's gradients cost what it costs, each; the first layer has one gradient."""
+    per_image = 3 * (16 * 16 * 8 * 9) + 2 * (64 * 8 * 1 * 9)
+    per_image += 3 * (64 * 32 + 32 * 10)
+    found = fedpg_costs.operations(one_step()).set_index("method")
+    local = found["local_training"] * 1e6
+    assert local["fedavg"] == pytest.approx(2 * 16 * per_image)
+    assert local["fedpg"] > 2 * (16 + 8) * per_image  # and prototypes, and alignment
+    assert found["generator"].isna().tolist() == [True, False]
+    sizes = [522, 128, 256, 512, 1024, 64]
+    layers = sum(a * b + b for a, b in pairwise(sizes))
+    assert found["generator"]["fedpg"] == layers + 2 * sum(sizes[1:5])
+    assert found["times"]["fedavg"] == 1
+
+
+def test_every_watched_round_is_measured_part_by_part():
+    meter = fedpg_costs.Meter(50)
+    found = fedpg_costs.measure(one_step(), meter, 1, 2)
+    assert found.groupby(["method", "cost"], sort=False).size().tolist() == [2] * 6
+    wide = found[found.method == "fedpg"].groupby("cost")["seconds"].sum()
+    assert wide["round"] >= wide["local_training"] + wide["generator_training"]
+    with pytest.raises(ValueError, match="warm: got 0, expected at least 1"):
+        fedpg_costs.measure(one_step(), meter, 0, 2)
