@@ -53,7 +53,6 @@ class Source(NamedTuple):
     ours: str = "mean"
     where: Mapping[str, Any] = {}  # rows of the paper's table
     there: Mapping[str, Any] = {}  # rows of the file
-    also: Mapping[str, str] = {}  # column of the file -> equal one of the table
 
 
 SOURCES = (
@@ -95,11 +94,9 @@ SOURCES = (
     Source("fedhpro", "table6", "mean"),
     Source("fedhpro", "table6", "gain", theirs="paper_change", ours="change"),
     Source("fedpg", "table1", "mean"),
-    Source(
-        "fedpg", "table1", "ratio", "share", theirs="paper_ratio", ours="ratio"
-    )._replace(also={"paper": "mean"}),
+    Source("fedpg", "table1", "ratio", "share", "table1_speed", ours="at 95 %"),
     Source("fedpg", "table2", "mean"),
-    Source("fedpg", "table3", "mean", "share", ours="ours"),
+    Source("fedpg", "table3", "mean", "share"),
 )
 PAPERS = tuple(dict.fromkeys(source.paper for source in SOURCES))
 
@@ -146,24 +143,37 @@ def _row(source: Source, wanted: pd.Series, there: pd.DataFrame) -> pd.Series | 
         Several rows could be meant.
     """
     same = np.isclose(pd.to_numeric(there[source.theirs], "coerce"), wanted["number"])
-    equal = {
-        name: wanted[name] for name in SETTINGS if name in wanted and name in there
-    }
+    shared = [name for name in (*SETTINGS, "cost") if name in wanted and name in there]
+    equal = {name: wanted[name] for name in shared}
     if pd.isna(wanted.get("variant")) and "method" in wanted and "method" in there:
         equal["method"] = method_name(wanted["method"])
-    for name, value in source.there.items():
-        equal[name] = value
-    equal |= {name: wanted[column] for name, column in source.also.items()}
-    for name, value in equal.items():
+    for name, value in (*equal.items(), *source.there.items()):
         if not pd.isna(value):
             same = same & _equal(there[name], value)
     found = there[same].dropna(subset=source.ours)
+    swept = [_swept(row, wanted) for row in found.to_dict("records")]
+    found = found.loc[np.array(swept, bool)]
+    if found[source.ours].nunique() > 1 and "method" in found:  # FedPG+fc, FedPG+cnn
+        named = found["method"].str.contains(str(wanted.get("variant")), regex=False)
+        found = found[named] if named.any() else found
     if found[source.ours].nunique() > 1:
         raise ValueError(
             f"{source.paper}/{source.table}: {source.column} {wanted['number']} stands "
             f"in {len(found)} rows of what its notebook wrote"
         )
     return found.iloc[0] if len(found) else None
+
+
+def _swept(row: Mapping[str, Any], wanted: pd.Series) -> bool:
+    """Return whether a row's swept setting has the value of a paper's row."""
+    setting = row.get("setting")
+    name = {"scheme": "partition"}.get(setting, setting)
+    if "setting" in wanted or name not in wanted or pd.isna(row.get("value")):
+        return True
+    value = wanted[name]
+    if isinstance(value, str):
+        return value == row["value"]
+    return bool(np.isclose(float(row["value"]), value))
 
 
 def _near(kind: Kind, number: float, sd: float) -> float:

@@ -9,7 +9,8 @@ from fedlib.paths import ROOT
 found = importlib.util.spec_from_file_location(
     "readme_results", ROOT / "tools" / "readme_results.py"
 )
-assert found and found.loader
+assert found is not None
+assert found.loader is not None
 tool = importlib.util.module_from_spec(found)
 found.loader.exec_module(tool)
 

@@ -109,7 +109,7 @@ fedpg/table1 48 mean=2499.98 never=3 ratio=47.7
     method fedavg=306.31 vhl=313.12 fedprox=315.41 fedntd=325.65 moon=318.92
     method fedgen=312.86 ccvr=318.64 fedpg=339.77
 fedpg/table2 26 mean=1425.37
-    virtual_per_class 0=51.07 64=272.28 128=278.25 256=275.84 512=275.39 1024=272.54
+    virtual_per_class 64=272.28 128=278.25 256=275.84 512=275.39 1024=272.54
     variant without_anchor=275.25 without_proto=275.99 without_align=272.32
     variant without_tuning=270.13
 fedpg/table3 8 mean=2742.38

@@ -126,6 +126,33 @@ def test_a_cut_budget_is_told(printed):
     assert (line["reproduced"], line["at reduced budget"]) == (4, 4)
 
 
+def test_a_printed_number_that_two_settings_share_goes_to_its_own():
+    # FedPG's Table 1 prints 0.6 for MOON at alpha 0.05 and under subset.
+    row = {"dataset": "CIFAR-10 (JPEG)", "method": "MOON", "paper": 0.6}
+    rows = [
+        row | {"setting": "alpha", "value": "0.05", "at 95 %": 0.61},
+        row | {"setting": "scheme", "value": "subset", "at 95 %": 1.9},
+    ]
+    write("fedpg/table1_speed", rows)
+    ran = of("fedpg/table1").dropna(subset="ours").set_index("setting")
+    assert ran["ours"].to_dict() == {
+        "CIFAR-10, LDA, α 0.05": 0.61,
+        "CIFAR-10, subset": 1.9,
+    }
+    assert list(ran["state"]) == ["reproduced", "off"]
+    # Table 3 prints one local training for both generators.
+    row = {"cost": "local_training", "paper": 367.58}
+    rows = [
+        row | {"method": f"FedPG+{n}", "mean": m} for n, m in (("fc", 1), ("cnn", 2))
+    ]
+    write("fedpg/table3", rows)
+    ran = of("fedpg/table3").dropna(subset="ours").set_index("row")["ours"]
+    assert ran.to_dict() == {
+        "FedPG, fc, local training": 1.0,
+        "FedPG, cnn, local training": 2.0,
+    }
+
+
 def test_a_number_in_two_rows_is_refused(printed):
     rows = fedpa_rows(printed, dict.fromkeys(printed, 0.0))
     write("fedpa/table3", [*rows, rows[0] | {"mean": 1.0}])
