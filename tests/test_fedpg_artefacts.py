@@ -8,7 +8,16 @@ import pandas as pd
 import pytest
 import torch
 
-from fedlib import artefacts, fedpg_costs, fedpg_reports, reports, study
+from fedlib import (
+    artefacts,
+    fedpg_costs,
+    fedpg_drift,
+    fedpg_reports,
+    plot_fedpg,
+    reports,
+    runs,
+    study,
+)
 from fedlib.methods import fedpg
 from fedlib.results import Result
 from fedlib.study import Study
@@ -243,3 +252,74 @@ def test_every_watched_round_is_measured_part_by_part():
     assert wide["round"] >= wide["local_training"] + wide["generator_training"]
     with pytest.raises(ValueError, match="warm: got 0, expected at least 1"):
         fedpg_costs.measure(one_step(), meter, 0, 2)
+
+
+def test_what_two_distributions_share():
+    a, b = torch.tensor([3, 1, 0, 0]), torch.tensor([10, 10, 10, 10])
+    assert fedpg_drift.overlap(a, b) == pytest.approx(50)  # 25 of the first, 25
+    assert fedpg_drift.overlap(a, 7 * a) == pytest.approx(100)
+    assert fedpg_drift.overlap(a, torch.tensor([0, 0, 1, 0])) == 0
+
+
+@pytest.fixture(scope="module")
+def ended():
+    """Return one short run's result and what it ended with."""
+    p = {"dataset": "digits", "net": "digits_linear", "seed": 0, "local_steps": 4}
+    (spec,) = study.grid("fedpg", p | {"runs": ["fedavg"], "rounds": 2}).specs
+    return runs.run(spec), runs.final(spec)
+
+
+def test_two_clients_of_the_last_cohort(ended):
+    cohort = ended[0].log["cohort"][-1].tolist()
+    pairs = {tuple(fedpg_drift.pair(ended[0], seed)) for seed in range(20)}
+    assert len(pairs) > 3
+    assert {*sum(pairs, ())} == {*cohort}
+    assert all(a < b for a, b in pairs)
+
+
+def test_local_models_class_by_class(ended):
+    """One client and image at a time."""
+    fed = ended[1].federation
+    found = fedpg_drift.by_class(ended[1])
+    data, client = fed.dataset, ended[0].log["cohort"][-1][0]
+    state = {k: v[client] for k, v in ended[1].mine.state.items()}
+    x = (data.test_x / 255 - data.mean[0]) / data.std[0]
+    guessed = fed.ctx.net(state, x).logits.argmax(1)
+    for label in range(10):
+        here = data.test_y == label
+        right = (guessed[here] == label).double().mean()
+        assert float(found[client, label]) == pytest.approx(float(right))
+    balance = fedpg_drift.balance({"FedAvg": ended[1]}, 5)
+    row = balance.iloc[0]
+    last = 100 * ended[0].accuracy("global", "head_all", "full")[-1, 0]
+    assert row["global"] == pytest.approx(float(last))
+    assert row["local"] == pytest.approx(100 * float(found.mean()))
+    spread = [np.std(100 * mine.numpy()) for mine in found]
+    assert row["class_sd"] == pytest.approx(np.mean(spread), rel=1e-5)
+    assert row["unknown"] == pytest.approx(100 * float((found == 0).float().mean()))
+
+
+def test_models_see_the_same_images(ended):
+    pair = fedpg_drift.pair(ended[0], 0)
+    points = fedpg_drift.planes(ended[1], pair, 3, 0)
+    assert points.equals(fedpg_drift.planes(ended[1], pair, 3, 0))
+    first, second = (points[points.client == c] for c in pair)
+    assert first["truth"].tolist() == second["truth"].tolist()
+    assert first["image"].tolist() == second["image"].tolist() == [*range(30)]
+    assert first["truth"].value_counts().tolist() == [3] * 10
+    same = fedpg_drift.apart(ended[1], [pair[0], pair[0]], 3).iloc[0]
+    assert same["same_image"] == 0
+    other = fedpg_drift.apart(ended[1], pair, 3).iloc[0]
+    assert 0 < other["same_image"] < 2
+    held = fedpg_drift.histograms(ended[1], pair)
+    assert held.groupby("client")["samples"].sum().tolist() == [
+        len(ended[1].federation.train.index[c]) for c in pair
+    ]
+    bias = fedpg_drift.bias(ended[1], pair)
+    assert bias["samples"].tolist() == held.groupby("client")["samples"].sum().tolist()
+    fig, drawn = plot_fedpg.drift(points, held, [str(c) for c in range(10)])
+    assert len(fig.axes) == 3
+    assert len(drawn) == len(points) + len(held)
+    shard = ended[1]._replace(federation=ended[1].federation._replace(full=None))
+    with pytest.raises(ValueError, match="test: got 'full', expected"):
+        fedpg_drift.by_class(shard)
