@@ -13,7 +13,7 @@ import click
 import pandas as pd
 import torch
 
-from fedlib import artefacts, data, paths, rebuild, registry
+from fedlib import artefacts, data, device, paths, rebuild, registry
 from fedlib.data import DataError
 from fedlib.data.catalogue import entry_of
 from fedlib.data.download import human
@@ -98,6 +98,7 @@ def rebuild_command(
     NAMES are artefacts (fedmps/table3), papers (fedmps), or short names (table3) that
     only one artefact has; none means all.
     """
+    device.chosen()  # a wrong name stops before the first artefact
     outcomes = rebuild.rebuild(
         names,
         preset,
@@ -274,6 +275,10 @@ def doctor() -> None:
         f"cpu          {os.cpu_count()} cores, {torch.get_num_threads()} threads"
     )
     click.echo(f"gpu          {', '.join(gpus) or 'none'}")
+    try:
+        click.echo(f"device       {device.describe(device.chosen())}")
+    except ValueError as error:
+        problems.append(str(error))
     click.echo(f"jobs         {jobs_default()}")
     for folder in paths.data_dirs():
         click.echo(f"data         {folder}{'' if folder.is_dir() else ' (absent)'}")

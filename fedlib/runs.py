@@ -29,6 +29,7 @@ from tqdm import tqdm
 
 from fedlib import registry
 from fedlib.data import load
+from fedlib.device import chosen, computing, describe, moved
 from fedlib.federation import Federation, federation
 from fedlib.files import atomic_write, write_text
 from fedlib.method import Round
@@ -37,7 +38,7 @@ from fedlib.progress import progress_off
 from fedlib.results import Result
 from fedlib.sources import source_hashes
 from fedlib.spec import Spec
-from fedlib.tree import Tree, flatten, restore
+from fedlib.tree import Tree, flatten, restore, tree_map
 
 FORMAT = 1  # of the stored logs; raise it when their meaning changes
 KEPT_BYTES = 32 * 2**20  # of a run's last models; larger ones are made again if asked
@@ -120,13 +121,14 @@ class _Log:
             self.rows[name] = list(value)
 
     def add(self, name: str, value: Tensor) -> None:
-        self.rows[name].append(value)
+        self.rows[name].append(value.cpu())
 
     def add_round(self, number: int, values: dict[str, Tensor]) -> None:
         """Add floats of a round (from 1); in rounds without them they are NaN."""
         for name, value in values.items():
-            self._fill(name, number - 1, value)
-            self.rows[name].append(value)
+            here = value.cpu()
+            self._fill(name, number - 1, here)
+            self.rows[name].append(here)
 
     def _fill(self, name: str, count: int, like: Tensor) -> None:
         missing = count - len(self.rows[name])
@@ -149,7 +151,8 @@ class Final(NamedTuple):
 
 
 def _state(after: Round) -> dict[str, Tensor]:
-    return flatten({"server": after.server, "mine": after.mine})
+    state = flatten({"server": after.server, "mine": after.mine})
+    return {name: value.cpu() for name, value in state.items()}
 
 
 def _restored(fed: Federation, tensors: dict[str, Tensor]) -> tuple[Tree, Tree]:
@@ -191,10 +194,17 @@ def _resume(home: Path, fed: Federation) -> tuple[tuple[int, Tree, Tree] | None,
     return None, _Log()
 
 
-def _compute(spec: Spec, home: Path) -> dict[str, Tensor]:
+def _to(device: torch.device, *trees: Tree) -> list[Tree]:
+    return [tree_map(lambda leaf: leaf.to(device), tree) for tree in trees]
+
+
+def _compute(spec: Spec, home: Path, device: torch.device) -> dict[str, Tensor]:
     fed = federation(spec)
     start, log = _resume(home, fed)
     done = start[0] if start else 0
+    if start:
+        start = (done, *_to(device, *start[1:]))
+    fed = moved(fed, device)
     seconds = {"train": 0.0, "evaluate": 0.0}
     worked = time.process_time()
     stepping = fed.rounds(start)
@@ -207,7 +217,7 @@ def _compute(spec: Spec, home: Path) -> dict[str, Tensor]:
         disable=progress_off(),
         leave=False,
     )
-    with bar:
+    with computing(device), bar:
         for number in range(done + 1, spec.rounds + 1):
             begun = time.perf_counter()
             after = next(stepping)
@@ -235,6 +245,7 @@ def _compute(spec: Spec, home: Path) -> dict[str, Tensor]:
     record = identity(spec) | {
         "partition": fed.partition.fingerprint,
         "deviations": fed.partition.deviations,
+        "device": describe(device),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }
     write_text(home / "spec.json", json.dumps(record, indent=1, sort_keys=True) + "\n")
@@ -246,15 +257,18 @@ def run(spec: Spec) -> Result:
 
     A run that was cut off goes on from its last round, with the same bits as an
     uninterrupted one. Two processes that ask for the same run compute it once.
+    ``FEDLIB_DEVICE`` says where; a result has the same key from every device.
 
     Raises
     ------
+    ValueError
+        ``FEDLIB_DEVICE`` names no device of this machine.
     DataError
         The data set is missing; the message says where it should be.
     NonFiniteError
         Training diverged; the rounds before are kept.
     """
-    stored = _stored(spec)
+    device, stored = chosen(), _stored(spec)
     if stored is not None:
         return stored
     home = folder(spec)
@@ -263,7 +277,7 @@ def run(spec: Spec) -> Result:
         stored = _stored(spec)  # another process may have finished it meanwhile
         if stored is not None:
             return stored
-        log = _compute(spec, home)
+        log = _compute(spec, home, device)
         _write(home / "result.safetensors", log, {"format": str(FORMAT)})
         for name in ("checkpoint.safetensors", "checkpoint-before.safetensors"):
             (home / name).unlink(missing_ok=True)
@@ -274,16 +288,17 @@ def final(spec: Spec) -> Final:
     """Return the federation of a spec after its last round.
 
     From the cache, where small models are kept; else by stepping through all rounds,
-    which gives the same bits as the run.
+    which gives the same bits as the run on the same device. In the end all of it is on
+    the CPU.
     """
-    fed = federation(spec)
+    device, fed = chosen(), federation(spec)
     ended = fed._replace(ctx=replace(fed.ctx, round=spec.rounds))
     found = _read(folder(spec) / "final.safetensors")
     if found is not None:
         return Final(ended, *_restored(fed, found[0]))
-    with _one_thread():
-        after = next(islice(fed.rounds(), spec.rounds - 1, None))
-    return Final(ended, after.server, after.mine)
+    with _one_thread(), computing(device):
+        after = next(islice(moved(fed, device).rounds(), spec.rounds - 1, None))
+    return Final(ended, *_to(torch.device("cpu"), after.server, after.mine))
 
 
 def jobs_default() -> int:
@@ -364,8 +379,9 @@ def cpu_seconds_per_round(spec: Spec) -> float | None:
 
 def measure(spec: Spec, count: int = 2) -> float:
     """Run the first rounds of a spec, keep nothing, and return seconds per round."""
-    with _one_thread():
-        fed = federation(spec)
+    device = chosen()
+    fed = moved(federation(spec), device)
+    with _one_thread(), computing(device):
         begun = time.perf_counter()
         for _, after in zip(range(count), fed.rounds(), strict=False):
             fed.evaluate(after)
