@@ -82,24 +82,24 @@ fedhpro/table1 108 mean=6513.82
     method fedgmkd=729.1 fedrcl=731.99 fedsa=734.26 fedhpro=755.55
 fedhpro/table2 90 mean=3050.16
     dataset digits_domains=2450.46 office_caltech=599.7
-    domain mnist=585.91 usps=552.64 svhn=484.77 syn=337.07 average=610.01 caltech=125.32
-    domain webcam=111.35 amazon=156.48 dslr=86.61
+    domain MNIST=585.91 USPS=552.64 SVHN=484.77 SYN=337.07 average=610.01 Caltech=125.32
+    domain Webcam=111.35 Amazon=156.48 DSLR=86.61
     method fedavg=671.23 fedproto=402.07 fedtgp=408.37 fedgmkd=409.19 fedsa=412.71
     method fedhpro=746.59
 fedhpro/table3 20 mean=1651.98 gain=19.64
-    domain mnist=391.57 usps=371.74 svhn=334.21 syn=239.75 average=334.35
+    domain MNIST=391.57 USPS=371.74 SVHN=334.21 SYN=239.75 average=334.35
     method fedproto=415.45 fedtgp=417.75 fedgmkd=418.63 fedsa=419.79
 fedhpro/table5 40 mean=2866.77
     dataset digits_domains=1655.76 office_caltech=1211.01
-    domain mnist=391.64 usps=367.23 svhn=329.27 syn=236.48 average=573.34 caltech=252.75
-    domain webcam=223.8 amazon=315.23 dslr=177.03
+    domain MNIST=391.64 USPS=367.23 SVHN=329.27 SYN=236.48 average=573.34 Caltech=252.75
+    domain Webcam=223.8 Amazon=315.23 DSLR=177.03
     variant none=671.23 contrast=722.53 align=726.42 contrast+align=746.59
 fedhpro/table6 12 mean=876.3 gain=-19.74
     dataset digits_domains=327.12 office_caltech=241.48 cifar10=287.96
     variant hyper=224.01 prototypes_in_contrast=216.17 prototypes_in_align=213.19
     variant prototypes_in_both=203.19
 fedhpro/fig2 20 mean=1628.95 gain=10.5
-    domain mnist=390.08 usps=367.69 svhn=321.42 syn=223.98 average=336.28
+    domain MNIST=390.08 USPS=367.69 SVHN=321.42 SYN=223.98 average=336.28
     method fedavg=394.13 fedproto=815.35 fedhpro=429.97
     variant hyper=411.69
 fedhpro/log 100 mean=4335.24
@@ -122,8 +122,8 @@ DATASETS = {
     *("digits_domains", "office_caltech", "femnist_writers"),
 }
 DOMAINS = {
-    "digits_domains": ["mnist", "usps", "svhn", "syn"],
-    "office_caltech": ["caltech", "webcam", "amazon", "dslr"],
+    "digits_domains": ["MNIST", "USPS", "SVHN", "SYN"],
+    "office_caltech": ["Caltech", "Webcam", "Amazon", "DSLR"],
 }
 # Columns that hold what was measured or said of it; all others are settings. "value" is
 # a setting of Fig. 3 and what Table 3 is about.
