@@ -72,7 +72,8 @@ def sent_points(found: Study) -> pd.DataFrame:
 def communication(found: Study, paper: pd.DataFrame) -> pd.DataFrame:
     """Return rounds and thousands of floats sent, beside the paper's; no seeds.
 
-    Where accuracy is best first (``best_round``) is averaged over seeds.
+    Where accuracy is best first (``best_round``) is averaged over seeds; it is 0 where
+    nothing is sent, as the paper counts.
     """
     keys = ["dataset", "ways", "method"]
     sizes = sent(found.results)
@@ -81,6 +82,7 @@ def communication(found: Study, paper: pd.DataFrame) -> pd.DataFrame:
     runs = found.frame().rename(columns={"value": "ways"}).join(sizes)
     each = runs.groupby(keys, sort=False)
     mean = each[["best_round", "exchanges", *thousands]].mean().reset_index()
+    mean["best_round"] = mean["best_round"].where(mean["total"] > 0, 0)
     names = {"rounds": "paper_rounds", "parameters_k": "paper_k"}
     told = paper.rename(columns=names)[[*keys, *names.values()]]
     table = mean.merge(told, "left", keys, validate="1:1")

@@ -75,6 +75,7 @@ def test_accuracy_in_the_round_that_the_paper_stops_at(found):
     assert at[1] == pytest.approx(100 * float(second))
     table = gfpl_reports.communication(found, paper)
     assert table["paper_k"].tolist() == [0, 430, 2]
+    assert table["best_round"][0] == 0  # local training sends nothing
     assert table["D"][2] == pytest.approx(10 * table["A"][2])
 
 
