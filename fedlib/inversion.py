@@ -16,11 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.models.squeezenet import Fire
 
+from fedlib.image_metrics import ssim
 from fedlib.rng import generator
 
 POINTS = 100  # of a curve of losses: every 100 steps of the papers' 10,000
-RANGE = 2.0  # of pixels, from -1 to 1
-WINDOW = 7  # pixels a side of the windows of SSIM
 SSIM_WEIGHT = 0.1
 
 Hidden = Literal["relu", "linear"]
@@ -140,28 +139,6 @@ def fire_decoder(codes: int, channels: int, side: int) -> nn.Sequential:
         layers.append(Fire(inputs, squeeze, outputs // 2, outputs // 2))
         inputs = outputs
     return nn.Sequential(*layers, nn.Conv2d(inputs, channels, 1), nn.Tanh())
-
-
-def ssim(a: Tensor, b: Tensor) -> Tensor:
-    """Return the structural similarity ``[N]`` of images ``[N, c, h, w]``.
-
-    With gradients; the same number as scikit-image's: flat windows, sample covariance,
-    mean over windows within the image and over channels (Wang et al., IEEE TIP 2004).
-    """
-    side = min(WINDOW, *a.shape[-2:])
-    side -= 1 - side % 2
-    unbiased = side**2 / (side**2 - 1)
-    c1, c2 = (0.01 * RANGE) ** 2, (0.03 * RANGE) ** 2
-
-    def mean(x: Tensor) -> Tensor:
-        return F.avg_pool2d(x, side, 1)
-
-    ma, mb = mean(a), mean(b)
-    va, vb = (unbiased * (mean(x * x) - m * m) for x, m in ((a, ma), (b, mb)))
-    both = unbiased * (mean(a * b) - ma * mb)
-    numerator = (2 * ma * mb + c1) * (2 * both + c2)
-    found = numerator / ((ma * ma + mb * mb + c1) * (va + vb + c2))
-    return found.mean((1, 2, 3))
 
 
 def difference(truth: Tensor, found: Tensor, loss: Loss) -> Tensor:
