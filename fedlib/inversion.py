@@ -235,7 +235,7 @@ def invert(
     decoder = copy.deepcopy(decoder).train()
     draw_weights(decoder, generator(seed, "decoder"))
     pick = generator(seed, "inversion batches")
-    optimiser = torch.optim.Adam(decoder.parameters(), learning_rate)
+    optimiser = torch.optim.Adam(decoder.parameters(), learning_rate, fused=True)
     losses = []
     for _ in range(steps):
         rows = torch.randint(len(images), (batch,), generator=pick)

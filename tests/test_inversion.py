@@ -150,7 +150,7 @@ def test_decoders_are_those_of_the_papers():
 def test_loss_of_a_shift_by_hand():
     truth = torch.zeros(2, 1, 8, 8, dtype=torch.float64)
     found = torch.full_like(truth, 0.5)
-    # Constant images 0.5 and 0.75 in [0, 1]: (2 m n + c1) / (m^2 + n^2 + c1), c1 0.0001.
+    # Flat images, 0.5 and 0.75 in [0, 1]: (2 m n + c1) / (m^2 + n^2 + c1)
     similar = (2 * 0.5 * 0.75 + 1e-4) / (0.5**2 + 0.75**2 + 1e-4)
     assert inversion.difference(truth, found, "mse") == 0.25
     assert float(inversion.difference(truth, found, "l1_ssim")) == pytest.approx(
