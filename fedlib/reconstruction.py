@@ -9,6 +9,8 @@ from fedlib import descent
 from fedlib.local import Losses
 from fedlib.rng import generator
 
+NOISE = 0.1  # sd of what is added to u at the start
+EDGE = 0.95  # furthest start from grey: beyond it tanh has hardly any slope
 Encode = Callable[[Tensor], Tensor]  # images [B, c, h, w] in [-1, 1] -> codes [B, d]
 
 
@@ -27,13 +29,14 @@ def optimise(
     learning_rate: float,
     tv: float,
     seed: int,
+    start: Tensor | None = None,
 ) -> Tensor:
     r"""Return an image for each code, whose own code is as near to it as can be.
 
     .. math:: \min_x \|f(x) - z\|^2 / \|z\|^2 + \lambda\, TV(x)
 
-    by Adam on :math:`u` with :math:`x = \tanh u`, from small noise. Each image is by
-    itself: the others do not change it.
+    by Adam on :math:`u` with :math:`x = \tanh u`, from grey and a little noise, or from
+    given images. Each image is by itself: the others do not change it.
 
     Parameters
     ----------
@@ -50,6 +53,9 @@ def optimise(
         encoder.
     seed : int
         Of the noise.
+    start : Tensor, optional
+        ``[N, c, h, w]`` in [-1, 1], where an attacker has an idea to begin with, such
+        as images of its own.
 
     Returns
     -------
@@ -65,8 +71,12 @@ def optimise(
         raise ValueError(f"codes: got shape {tuple(codes.shape)}, expected [N, d]")
     if steps < 1:
         raise ValueError(f"steps: got {steps}, expected at least 1")
-    noise = generator(seed, "reconstruction")
-    start = 0.1 * torch.randn(len(codes), *shape, generator=noise)
+    size = (len(codes), *shape)
+    begin = torch.zeros(size) if start is None else start
+    if begin.shape != size:
+        raise ValueError(f"start: got shape {tuple(begin.shape)}, expected {size}")
+    noise = torch.randn(size, generator=generator(seed, "reconstruction"))
+    first = begin.clamp(-EDGE, EDGE).atanh() + NOISE * noise
     length = codes.square().sum(1).clamp(min=1e-12)
 
     def loss(state: dict[str, Tensor], step: int) -> Losses:
@@ -75,5 +85,5 @@ def optimise(
         # A sum, so that an image's gradient does not depend on how many there are.
         return Losses((apart + tv * total_variation(x)).sum(), {}, {})
 
-    found = descent.fit({"u": start}, loss, steps, learning_rate=learning_rate)
+    found = descent.fit({"u": first}, loss, steps, learning_rate=learning_rate)
     return found.state["u"].tanh()

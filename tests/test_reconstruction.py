@@ -109,6 +109,26 @@ def test_seed_decides():
     assert not torch.equal(first, other)
 
 
+def test_a_start_near_the_image_is_kept_where_the_code_says_nothing():
+    """Of 64 directions the code has 8; the others stay as they began."""
+    truth, matrix = blobs(4), orthogonal(64)[:, :8]
+
+    def encode(x):
+        return x.flatten(1) @ matrix
+
+    near = 0.9 * truth
+    found = attacked(encode(truth), encode, start=near)
+    psnr = image_metrics.likeness(truth, found)["psnr"]
+    assert (
+        psnr
+        > image_metrics.likeness(truth, attacked(encode(truth), encode))["psnr"] + 5
+    ).all()
+    with pytest.raises(
+        ValueError, match=r"start: got shape \(3, 1, 8, 8\), expected \(4,"
+    ):
+        attacked(encode(truth), encode, start=near[:3])
+
+
 @pytest.mark.parametrize(
     ("codes", "steps", "told"),
     [
