@@ -19,6 +19,7 @@ from fedlib.readouts import Models, evaluate, evaluate_full
 from fedlib.rng import generator
 from fedlib.spec import Spec
 from fedlib.tree import Tree
+from fedlib.withhold import withhold
 
 # Weights of one layer above which stacking clients is slower than training them apart
 # (benchmarks on one thread: ResNet-10 is 1.45 times slower with four side by side).
@@ -179,6 +180,8 @@ def federation(spec: Spec, *, chunk: int | None = None) -> Federation:
     """
     data = _transformed(load(spec.dataset), spec.transform)
     method = registry.method(spec.method)
+    if spec.min_count > 1:
+        method = withhold(method, spec.min_count)
     classes = len(data.classes)
     transform = spec.transform or Transform()
     channels, height, width = data.train_x.shape[1:]

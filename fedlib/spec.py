@@ -16,6 +16,7 @@ from fedlib.data import Transform
 from fedlib.local import Training
 from fedlib.partition import SCHEMES, NwayKshot, Scheme
 from fedlib.registry import method as method_record
+from fedlib.withhold import withhold
 
 Settings = TypeVar("Settings", bound=BaseModel)
 
@@ -103,12 +104,21 @@ class Spec(BaseModel):
     )  # None: the run's seed
     eval_every: int = Field(default=1, ge=1)  # rounds; the last one is always evaluated
     test: TestData = "clients"  # what the reported accuracy is measured on
+    min_count: int = Field(
+        default=1, ge=1
+    )  # clients keep back classes of fewer samples
 
     @field_validator("method")
     @classmethod
     def _known(cls, name: str) -> str:
         method_record(name)
         return name
+
+    @model_validator(mode="after")
+    def _withholds(self) -> "Spec":
+        if self.min_count > 1:
+            withhold(method_record(self.method), self.min_count)
+        return self
 
     @model_validator(mode="before")
     @classmethod

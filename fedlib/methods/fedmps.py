@@ -203,6 +203,8 @@ def client(
 def train_head(ctx: Context, head: State, high: Protos) -> State:
     """Train the server's output layer on the uploaded prototypes ``[K, C, d]``."""
     hp: HP = ctx.hp
+    if not high.known.any():  # all were kept back
+        return head
     p, label = protos.points(high)
     points = Shards(p, label, [torch.arange(len(label))], [0])
     training = Training(
