@@ -192,9 +192,7 @@ def _decoded(
     return decode(fitted.decoder, codes.flatten(0, 1)).unflatten(0, codes.shape[:2])
 
 
-def reidentified(
-    z: Tensor, candidates: Tensor, sizes: Sequence[int]
-) -> pd.DataFrame:
+def reidentified(z: Tensor, candidates: Tensor, sizes: Sequence[int]) -> pd.DataFrame:
     """Return how well averages tell their contributors among candidates of the class.
 
     Parameters
@@ -309,7 +307,10 @@ def _pooled(
 ) -> pd.DataFrame:
     """Return mean and sd over seeds of a number per attacked model."""
     cells = study.cells[["value", "method"]].to_dict("records")
-    named = [p.assign(net=c["value"], features=c["method"]) for p, c in zip(parts, cells, strict=True)]
+    named = [
+        p.assign(net=c["value"], features=c["method"])
+        for p, c in zip(parts, cells, strict=True)
+    ]
     whole = pd.concat(named, ignore_index=True)
     keys = ["net", "features", *keys]
     grouped = whole.groupby(keys, sort=False, dropna=False)

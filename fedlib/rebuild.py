@@ -120,7 +120,7 @@ def _settle(
         missing = runs.pending(_distinct(artefact.specs))
         cost = f"; {len(missing)} of {len(_distinct(artefact.specs))} runs missing"
         if speeds is not None:
-            cost += f", about {duration(speeds.seconds(missing))}" if missing else ""
+            cost += speeds.told(missing)
             echo(f"{name}: {', '.join(reasons)}{cost}")
             return Outcome(name, "planned", reasons, time.perf_counter() - begun)
         echo(f"{name}: {', '.join(reasons)}{cost if missing else ''}")
@@ -322,6 +322,15 @@ class _Speeds:
             mode="json", exclude={"seed", "partition_seed", "rounds", "eval_every"}
         )
         return json.dumps([_without_floats(told), spec.participation])
+
+    def told(self, specs: Sequence[Spec]) -> str:
+        """Return in words what runs cost, without measuring any."""
+        timed = [spec for spec in specs if self._kind(spec) in self.known]
+        words = f", about {duration(self.seconds(timed))}" if timed else ""
+        if len(timed) < len(specs):
+            words += f"; {len(specs) - len(timed)} of a kind never timed here"
+            words += " (fedlib estimate times them)"
+        return words
 
     def seconds(self, specs: Sequence[Spec]) -> float:
         """Return the seconds of whole runs; one of an unknown kind is measured."""

@@ -430,6 +430,21 @@ def test_estimate(with_runs, monkeypatch):
     assert (row["cached"], row["missing"], row["seconds"]) == (1, 1, 6.0)
 
 
+def test_a_dry_run_measures_nothing(with_runs, kernels, monkeypatch):
+    monkeypatch.setattr(runs, "measure", lambda spec: pytest.fail("measured"))
+    lines = []
+    rebuild.rebuild([], "quick", dry_run=True, echo=lines.append)
+    assert lines == [
+        "toy/a: never built; 2 of 2 runs missing; 2 of a kind never timed here "
+        "(fedlib estimate times them)"
+    ]
+    runs.run(with_runs[0])  # of the other's kind, but for the seed
+    monkeypatch.setattr(runs, "seconds_per_round", lambda s: 3.0)
+    rebuild.rebuild([], "quick", dry_run=True, echo=lines.append)
+    assert lines[1] == "toy/a: never built; 1 of 2 runs missing, about 6 s"
+    assert kernels == []
+
+
 def test_estimate_counts_runs_without_data_apart(with_runs, monkeypatch):
     away = papers.fedmps("flowers", "local", seed=1, rounds=2)
     monkeypatch.setitem(study.SPECIAL, "toy/a", lambda p: [*with_runs, away])
