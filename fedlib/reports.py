@@ -17,6 +17,30 @@ from fedlib.results import Result
 from fedlib.tables import compare, mean_sd
 
 REFERENCE = PARAMS / "reference"
+# Titles of what runs log, where its name in words is not enough.
+TITLES = {
+    "alignment": "Dot regression",
+    "distance": "Distance to prototypes",
+    "distance_mean": "Distance of components, mean",
+    "distance_median": "Distance of components, median",
+    "entropy": "Cross-entropy to anchors",
+    "gap": "Gap of anchors, after",
+    "gap_before": "Gap of anchors, before",
+    "hyper_cosine": "Cosine to centralised",
+    "hyper_distance": "Distance to centralised",
+    "mismatch": "Mismatch after fitting",
+    "mismatch_before": "Mismatch before fitting",
+    "moved": "Displacement",
+    "norm": "Length of embeddings",
+    "proto": "Prototype loss",
+    "retrain_alignment": "Dot regression, retraining",
+    "retrain_supervised": "Cross-entropy, retraining",
+    "right": "Images classified right",
+    "single_sample_protos": "Prototypes of one sample",
+    "supervised": "Cross-entropy",
+    "synthetic": "Cross-entropy, generated",
+    "tuning": "Cross-entropy, virtual images",
+}
 
 
 def reference(paper: str, name: str) -> pd.DataFrame:
@@ -309,11 +333,16 @@ def logs(results: Sequence[Result]) -> pd.DataFrame:
 def log_panels(
     logged: pd.DataFrame, source: str, names: Sequence[str] | None = None
 ) -> pd.DataFrame:
-    """Return what ``plot.curves`` draws of one source of ``logs``: a panel per name."""
+    """Return what ``plot.curves`` draws of one source of ``logs``.
+
+    A panel per name, with words for its title.
+    """
     chosen = logged[logged.source == source]
     if names is not None:
         chosen = chosen[chosen.name.isin(names)]
     columns = {"run": "method", "name": "panel", "value": "accuracy"}
+    words = {n: n.replace("_", " ").capitalize() for n in chosen["name"].unique()}
+    chosen = chosen.assign(name=chosen["name"].map(words | TITLES))
     return chosen.rename(columns=columns).drop(columns="source")
 
 

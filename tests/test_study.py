@@ -276,6 +276,14 @@ def test_what_runs_log_is_drawn_like_accuracy(monkeypatch, tmp_path):
     assert found.watched("hyper_cosine")["round"].tolist() == [2]
 
 
+def test_panels_of_what_runs_log_have_words_for_titles():
+    names = ["mismatch_before", "supervised", "first_step"]
+    logged = pd.DataFrame({"source": "server", "name": names, "run": "fedhpro"})
+    panels = reports.log_panels(logged.assign(round=1, value=0.5), "server")["panel"]
+    words = ["Mismatch before fitting", "Cross-entropy", "First step"]
+    assert panels.tolist() == words
+
+
 def test_without_domains_there_is_their_average_alone(monkeypatch, tmp_path):
     monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path))
     p = {"dataset": "digits", "rounds": 2, "seeds": [0, 1], "runs": ["fedavg"]}
