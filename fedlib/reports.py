@@ -19,6 +19,7 @@ from fedlib.tables import compare, mean_sd
 REFERENCE = PARAMS / "reference"
 # Titles of what runs log, where its name in words is not enough.
 TITLES = {
+    "align": "Alignment",
     "alignment": "Dot regression",
     "distance": "Distance to prototypes",
     "distance_mean": "Distance of components, mean",
