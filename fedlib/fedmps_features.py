@@ -54,8 +54,9 @@ def planes(
     DataFrame
         What ``plot_study.planes`` draws: panel, x, y, label, kind.
     DataFrame
-        panel, samples, and in the space of the embeddings the mean distance within
-        classes, between classes, and their ratio.
+        panel, samples, active (dimensions in which some sample is not 0), and in the
+        space of the embeddings the mean distance within classes, between classes, and
+        their ratio.
     """
     points, rows = [], []
     for label, result in zip(found.cells["method"], found.results, strict=True):
@@ -77,7 +78,12 @@ def planes(
             part["label"] = np.concatenate([y, owner])
             part["kind"] = ["sample"] * len(y) + ["prototype"] * len(owner)
             points.append(part.assign(panel=title))
-            rows.append({"panel": title, "samples": len(y)} | distances(z, y))
+            row = {
+                "panel": title,
+                "samples": len(y),
+                "active": int(z.any(axis=0).sum()),
+            }
+            rows.append(row | distances(z, y))
     whole = pd.concat(points, ignore_index=True)
     return whole[["panel", "x", "y", "label", "kind"]], pd.DataFrame(rows)
 

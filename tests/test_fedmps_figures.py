@@ -9,7 +9,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedlib import fedmps_features, fedmps_tables, nets, plot_fedmps, runs, study
+from fedlib import (
+    features,
+    fedmps_features,
+    fedmps_tables,
+    nets,
+    plot_fedmps,
+    runs,
+    study,
+)
 from fedlib.study import Study
 
 P = {"dataset": "digits", "runs": ["fedproto", "fedmps"], "rounds": 2, "seed": 1234}
@@ -111,7 +119,10 @@ def test_planes_have_samples_and_the_prototypes_there_are(found):
     assert set(apart["samples"]) == {16}
     again, _ = fedmps_features.planes(found, ["high", "low"], client=0)
     pd.testing.assert_frame_equal(points, again)
-    everyone, _ = fedmps_features.planes(found)
+    everyone, apart = fedmps_features.planes(found)
+    ended = runs.final(found.results[1].spec)
+    seen = features.features(ended, "personal", "test").out.high
+    assert apart["active"][1] == len({place for _, place in seen.nonzero().tolist()})
     assert set(everyone["panel"]) == {"FedProto", "FedMPS"}
     assert (everyone["kind"] == "sample").sum() == 2 * 120
 
