@@ -25,9 +25,9 @@ from fedlib.rng import generator
 from fedlib.runs import Final
 
 TITLES = {
-    "A": "A: prototypes, hijacked codes",
+    "A": "A: prototypes, hijack",
     "B": "B: prototypes, queries",
-    "C": "C: the private image's own code",
+    "C": "C: the image, queries",
 }
 FEATURES: Mapping[str, tuple[str, ...]] = {
     "Both levels": ("low", "high"),

@@ -19,7 +19,7 @@ from fedlib import plot
 LARGEST = 0.8  # inches a side of an image
 SPACE, GAP = 0.04, 0.14  # inches between images, and between groups
 LINE = 0.14  # inches that a line of text takes
-LETTER = 0.066  # inches that a letter of a row's name takes
+LETTER = 0.058  # inches that a letter of a row's name takes
 
 
 def _numbers(
@@ -109,7 +109,7 @@ def grid(
                 ax.images[0].set_clim(0, 1)
                 ax.set_axis_off()
                 if row == 0:
-                    ax.set_title(title, fontsize=7, pad=3)
+                    ax.set_title(title, fontsize=6.5, pad=3)
                 if x == left:
                     ax.text(
                         -0.06,
