@@ -7,7 +7,7 @@ of its classes is what the client uploads as a prototype.
 
 # pandas ships no types, and those that pyright infers for frames are wrong here.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false
+# pyright: reportCallIssue=false, reportGeneralTypeIssues=false
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -17,9 +17,11 @@ import torch
 from scipy.stats import hypergeom
 from torch import Tensor
 
+from fedlib.federation import federation
 from fedlib.image_metrics import auc, likeness, ranks
 from fedlib.inversion import decode, fire_decoder, invert
 from fedlib.local import Shards
+from fedlib.plot import method_name
 from fedlib.reconstruction import Encode, optimise
 from fedlib.rng import generator
 from fedlib.runs import Final
@@ -28,12 +30,13 @@ from fedlib.study import Study
 BATCH = 500  # images embedded at once
 NEAREST = (1, 10)  # how many candidates an attacker looks at
 CONTROLS = ("Class mean", "Another image")  # what an attacker has without a feature
-MEASURES = {
-    "psnr": "PSNR (dB)",
-    "ssim": "SSIM",
-    "rank": "Median rank",
-    "top10": "A contributor among the 10 nearest (%)",
-    "auc": "Area under ROC",
+AXIS = "Features in the average"
+ALIKE = {"psnr": "PSNR (dB)", "ssim": "SSIM"}
+TOLD = {
+    "rank": "Median rank of contributors",
+    "top10": "Contributor in nearest 10 (%)",
+    "auc": "Membership by distance (AUC)",
+    "auc_relative": "Membership, beside class mean (AUC)",
 }
 
 
@@ -174,7 +177,7 @@ class Attack(NamedTuple):
     y: Tensor  # int64 [V]
     found: dict[str, Tensor]  # attack -> [S, V, c, h, w]; of controls S is 1
     alike: pd.DataFrame  # attack, n (missing for controls), psnr, ssim: means over V
-    told: pd.DataFrame  # n, candidates, rank, top1, top10, auc
+    told: pd.DataFrame  # as from ``reidentified``
 
 
 def _decoded(
@@ -192,7 +195,9 @@ def _decoded(
     return decode(fitted.decoder, codes.flatten(0, 1)).unflatten(0, codes.shape[:2])
 
 
-def reidentified(z: Tensor, candidates: Tensor, sizes: Sequence[int]) -> pd.DataFrame:
+def reidentified(
+    z: Tensor, candidates: Tensor, centres: Tensor, sizes: Sequence[int]
+) -> pd.DataFrame:
     """Return how well averages tell their contributors among candidates of the class.
 
     Parameters
@@ -201,6 +206,8 @@ def reidentified(z: Tensor, candidates: Tensor, sizes: Sequence[int]) -> pd.Data
         ``[V, N, d]``, the groups' embeddings.
     candidates : Tensor
         ``[V, M, d]``, the groups' first.
+    centres : Tensor
+        ``[V, d]``, the class means of the attacker's own embeddings.
     sizes : list of int
         How many of a group contribute; the others of it are candidates that do not.
 
@@ -208,19 +215,30 @@ def reidentified(z: Tensor, candidates: Tensor, sizes: Sequence[int]) -> pd.Data
     -------
     DataFrame
         n, candidates, rank (median over contributors of all victims), top1 and top10
-        (percent of averages with a contributor among so many nearest candidates), auc
-        (mean over averages; contributors are to be nearer than other candidates).
+        (percent of averages with a contributor among so many nearest candidates), and
+        two areas under ROC curves, means over averages: auc takes near candidates for
+        contributors, auc_relative those that are nearer to the average than to the
+        class mean.
+
+    Notes
+    -----
+    The second is that of Homer et al. (PLoS Genetics, 2008), who told whose genomes an
+    average was made of.
     """
     among, rows = candidates.shape[1], []
+    every = torch.arange(among).expand(len(z), among)
+    apart = (candidates - centres[:, None]).double().square().sum(2)
     for n, codes in zip(sizes, averages(z, sizes), strict=True):
-        at = torch.arange(n).expand(len(z), n)
-        placed = ranks(codes, torch.arange(among).expand(len(z), among), candidates)
-        rank = placed.gather(1, at)
+        placed = ranks(codes, every, candidates)
+        rank = placed[:, :n]
         row = {"n": n, "candidates": among, "rank": float(rank.median())}
         for k in NEAREST:
             row[f"top{k}"] = 100 * float((rank.amin(1) <= k).double().mean())
-        areas = [auc(-each[:n], -each[n:]) for each in placed]
-        rows.append(row | {"auc": sum(areas) / len(areas)})
+        nearer = apart - (candidates - codes[:, None]).double().square().sum(2)
+        for name, scores in (("auc", -placed), ("auc_relative", nearer)):
+            areas = [auc(each[:n], each[n:]) for each in scores]
+            row[name] = sum(areas) / len(areas)
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
@@ -230,8 +248,8 @@ def by_chance(sizes: Sequence[int], among: int) -> pd.DataFrame:
     for n in sizes:
         row = {"n": n, "candidates": among, "rank": (among + 1) / 2}
         for k in NEAREST:
-            row[f"top{k}"] = 100 * float(hypergeom.sf(0, among, n, k))
-        rows.append(row | {"auc": 0.5})
+            row[f"top{k}"] = 100 * float(hypergeom.sf(0, among, n, min(k, among)))
+        rows.append(row | {"auc": 0.5, "auc_relative": 0.5})
     return pd.DataFrame(rows)
 
 
@@ -276,45 +294,149 @@ def attack(
     z = embedded(encode, fed.train, drawn.groups)
     codes, truth = averages(z, sizes), pictures(fed.train, drawn.groups[:, 0])
     mixed = known[partners(own_y, averaged, seed)].mean(1)
-    optimised = optimise(
-        encode, codes.flatten(0, 1), fed.ctx.net.shape, seed=seed, **pixels
-    )
+    flat = codes.flatten(0, 1)
+    nearest = own[torch.cdist(flat, known).argmin(1)]
+    shape = fed.ctx.net.shape
+    optimised = optimise(encode, flat, shape, seed=seed, start=nearest, **pixels)
     draw = generator(seed, "another image")
     same = [own[own_y == c] for c in drawn.y]
+    centres = torch.stack([known[own_y == c].mean(0) for c in drawn.y])
     another = [x[torch.randint(len(x), (), generator=draw)] for x in same]
     found = {
         "Decoder": _decoded(own, known, codes, seed, **decoder),
-        f"Decoder of averages of {averaged}": _decoded(
-            own, mixed, codes, seed, **decoder
-        ),
+        "Decoder of averages": _decoded(own, mixed, codes, seed, **decoder),
         "Optimisation": optimised.unflatten(0, codes.shape[:2]),
+        "Nearest own image": nearest.unflatten(0, codes.shape[:2]),
         CONTROLS[0]: torch.stack([x.mean(0) for x in same])[None],
         CONTROLS[1]: torch.stack(another)[None],
     }
     rows = []
     for name, each in found.items():
-        told = [None] if name in CONTROLS else sizes
-        for n, images in zip(told, each, strict=True):
+        ns = [None] if name in CONTROLS else sizes
+        for n, images in zip(ns, each, strict=True):
             mean = likeness(truth, images)[["psnr", "ssim"]].mean()
             rows.append({"attack": name, "n": n} | mean.to_dict())
     among = embedded(encode, fed.train, drawn.candidates)
     alike = pd.DataFrame(rows).astype({"n": "Int64"})
-    return Attack(truth, drawn.y, found, alike, reidentified(z, among, sizes))
+    told = reidentified(z, among, centres, sizes)
+    return Attack(truth, drawn.y, found, alike, told)
 
 
-def _pooled(
+def _over_seeds(
     study: Study, parts: Sequence[pd.DataFrame], keys: list[str]
 ) -> pd.DataFrame:
-    """Return mean and sd over seeds of a number per attacked model."""
-    cells = study.cells[["value", "method"]].to_dict("records")
+    """Return mean and sd over seeds of each number, by net and method."""
+    cells = study.cells[["value", "method"]].itertuples(index=False)
     named = [
-        p.assign(net=c["value"], features=c["method"])
-        for p, c in zip(parts, cells, strict=True)
+        part.assign(net=net, method=method)
+        for part, (net, method) in zip(parts, cells, strict=True)
     ]
     whole = pd.concat(named, ignore_index=True)
-    keys = ["net", "features", *keys]
+    keys = ["net", "method", *keys]
     grouped = whole.groupby(keys, sort=False, dropna=False)
-    numbers = [c for c in whole if c not in keys]
-    spread = grouped[numbers].std().add_suffix("_sd")
-    seeds = grouped.size().rename("seeds")
-    return grouped[numbers].mean().join([spread, seeds]).reset_index()
+    columns: dict[str, pd.Series] = {}
+    for name in (c for c in whole if c not in keys):
+        columns[name] = grouped[name].mean()
+        columns[f"{name}_sd"] = grouped[name].std()
+    columns["seeds"] = grouped.size()
+    return pd.DataFrame(columns).reset_index()
+
+
+def alike(study: Study, attacks: Sequence[Attack]) -> pd.DataFrame:
+    """Return likeness of reconstructions to the victims, mean and sd over seeds.
+
+    Columns: net, method (whose model), attack, n (missing for controls), psnr, ssim,
+    each with its sd over seeds (ddof 1), seeds.
+    """
+    return _over_seeds(study, [each.alike for each in attacks], ["attack", "n"])
+
+
+def told(study: Study, attacks: Sequence[Attack]) -> pd.DataFrame:
+    """Return how well averages tell contributors, and what guessing would give.
+
+    Columns: net, method, then those of ``reidentified``, each with its sd over seeds
+    (ddof 1), seeds; guessing is the method "Chance".
+    """
+    whole = _over_seeds(study, [each.told for each in attacks], ["n"])
+    parts = []
+    for net, mine in whole.groupby("net", sort=False):
+        each = mine.drop_duplicates("n")
+        guess = by_chance(each["n"].tolist(), round(each["candidates"].mean()))
+        parts += [mine, guess.assign(net=net, method="Chance")]
+    frame = pd.concat(parts, ignore_index=True).drop(columns="candidates_sd")
+    return frame.astype({"candidates": int, "seeds": "Int64"})
+
+
+def points(table: pd.DataFrame, line: str, measures: dict[str, str]) -> pd.DataFrame:
+    """Return what ``plot_study.lines`` draws of ``alike`` or ``told``.
+
+    A panel per measure and, where they have no lines and are several, per method and
+    net. Numbers of controls hold for every n.
+
+    Parameters
+    ----------
+    line : "attack" or "method"
+        What has a line.
+    measures : mapping
+        From a column to its printed name.
+    """
+    fixed, moving = table[table["n"].isna()], table[table["n"].notna()]
+    every = [fixed.assign(n=n) for n in moving["n"].unique()]
+    whole = pd.concat([moving, *every], ignore_index=True)
+    apart = [c for c in ("method", "net") if c != line and whole[c].nunique() > 1]
+    panels = [
+        [method_name(c) for c in row] for row in whole[apart].itertuples(index=False)
+    ]
+    parts = []
+    for name, title in measures.items():
+        numbers = {"accuracy": whole[name], "sd": whole[f"{name}_sd"]}
+        found = {"value": whole["n"].astype(int), "method": whole[line]} | numbers
+        found["dataset"] = [", ".join([*panel, title]) for panel in panels]
+        parts.append(pd.DataFrame(found).assign(setting=AXIS))
+    return pd.concat(parts).sort_values("value", kind="stable").reset_index(drop=True)
+
+
+def shown(
+    attack: Attack, sizes: Sequence[int], averaged: int, rows: int
+) -> dict[str, dict[str, Tensor]]:
+    """Return what ``plot_reconstructions.grid`` draws of the first victims.
+
+    The victims, what the decoder and optimisation make of averages of n, and controls,
+    among them the decoder of averages at the n that it was trained on.
+    """
+    groups: dict[str, dict[str, Tensor]] = {"": {"Image": attack.truth}}
+    for name in ("Decoder", "Optimisation"):
+        each = zip(sizes, attack.found[name], strict=True)
+        groups[f"{name}, n features"] = {f"n = {n}": x for n, x in each}
+    trained = attack.found["Decoder of averages"][list(sizes).index(averaged)]
+    controls = {name.replace(" ", "\n"): attack.found[name][0] for name in CONTROLS}
+    groups["Controls"] = {f"Trained\non {averaged}": trained} | controls
+    return {
+        group: {title: images[:rows] for title, images in each.items()}
+        for group, each in groups.items()
+    }
+
+
+def small_cells(study: Study) -> pd.DataFrame:
+    """Return how many prototypes are of so few images that they nearly are one.
+
+    A cell is a class of a client, of which it uploads a prototype.
+
+    Returns
+    -------
+    DataFrame
+        seed, cells (with at least one image), one, two (cells with as many images),
+        below_3_percent, cells_of_20 (with 20 or more: FedPG averages 20).
+    """
+    rows = []
+    firsts = study.cells.drop_duplicates("seed").index
+    for at in firsts:
+        result = study.results[at]
+        fed = federation(result.spec)
+        counts = fed.train.label_counts(fed.ctx.classes)
+        held = int((counts > 0).sum())
+        one, two = (int((counts == n).sum()) for n in (1, 2))
+        row = {"seed": result.spec.seed, "cells": held, "one": one, "two": two}
+        row["below_3_percent"] = 100 * (one + two) / held
+        rows.append(row | {"cells_of_20": int((counts >= 20).sum())})
+    return pd.DataFrame(rows)
