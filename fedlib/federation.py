@@ -77,7 +77,8 @@ class Federation(NamedTuple):
         return found
 
 
-def _partition(spec: Spec, data: Dataset) -> Partition:
+def partition_of(spec: Spec, data: Dataset) -> Partition:
+    """Return who holds which samples of a data set under a spec."""
     return draw(
         spec.partition,
         data.train_y,
@@ -204,7 +205,7 @@ def federation(spec: Spec, *, chunk: int | None = None) -> Federation:
         seed=spec.seed,
         chunk=chunk,
     )
-    partition = _partition(spec, data)
+    partition = partition_of(spec, data)
     train = _shards(data.train_x, data.train_y, partition.train, data, transform)
     plain, crops = data._replace(augment=None), _crops(spec, data)
 
