@@ -288,11 +288,11 @@ from pathlib import Path
 
 compute = runs._compute
 
-def counted(spec, home):
+def counted(spec, home, device):
     with open(tally, "a") as file:
         file.write("computed ")
     time.sleep(1)
-    return compute(spec, home)
+    return compute(spec, home, device)
 
 runs._compute = counted
 spec = Spec.model_validate_json(text)
