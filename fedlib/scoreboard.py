@@ -200,12 +200,12 @@ def _labels(table: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     A setting that a data set has throughout is not told.
     """
     named = [name for name in SETTINGS if name in table and name != "setting"]
-    groups = table.groupby("dataset") if "dataset" in table else None
+    within = table.groupby("dataset" if "dataset" in table else [0] * len(table))
     settings = [
         name
         for name in named
         if table[name].nunique(dropna=False) > 1
-        and (name == "dataset" or (groups[name].nunique(dropna=False) > 1).any())
+        and (name == "dataset" or (within[name].nunique(dropna=False) > 1).any())
     ]
     rows = [table[name].map(_told(name)) for name in ROWS if name in table]
     columns = [table[name].map(_told(name)) for name in settings]
