@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedlib import leaderboard, papers, registry
+from fedlib import leaderboard, min_counts, papers, registry
 from fedlib.data import Dataset, load
 from fedlib.local import Training
 from fedlib.partition import SCHEMES
@@ -456,6 +456,7 @@ SPECIAL = {
     "fedhpro/fig2": _beside_pooled,
     "fedhpro/fig3": _beside_pooled,
     "learn/leaderboard": leaderboard.specs,
+    "learn/min_count": min_counts.specs,
 }
 
 
