@@ -39,6 +39,11 @@ PREFIX = {
 SHORT = {"nid1": "NID1", "nid2": "NID2", "lda": "LDA", "none": "without all"}
 
 Kind = Literal["points", "exact", "share"]
+KINDS = {
+    "points": "accuracies and gains",
+    "exact": "counts and settings",
+    "share": "other quantities",
+}
 
 
 class Source(NamedTuple):
@@ -307,14 +312,24 @@ def _cells(source: Source, figures: Path) -> pd.DataFrame:
 
 
 def summary(board: pd.DataFrame) -> pd.DataFrame:
-    """Return how many numbers of each paper are in which state."""
-    counts = pd.crosstab(board["paper"], board["state"])
-    counts = counts.reindex(list(dict.fromkeys(board["paper"])))
+    """Return how many numbers of each paper and kind are in which state.
+
+    Accuracies (and their gains), counts and settings, and other measured quantities
+    stand apart: that a setting is the printed one says nothing of a method.
+    """
+    kinds = board["kind"].map(KINDS)
+    counts = pd.crosstab([board["paper"], kinds], board["state"])
     counts = counts.reindex(columns=list(STATES), fill_value=0)
-    reduced = board.groupby("paper")["reduced"].sum()
+    reduced = board.groupby(["paper", kinds])["reduced"].sum()
     table = counts.assign(numbers=counts.sum(axis=1), **{"at reduced budget": reduced})
-    order = ["numbers", *STATES, "at reduced budget"]
-    return printed(table[order].rename_axis(columns=None).reset_index())
+    table = table.rename_axis(columns=None).reset_index()
+    places = [list(dict.fromkeys(board["paper"])), list(KINDS.values())]
+    place = table.apply(
+        lambda row: (places[0].index(row["paper"]), places[1].index(row["kind"])),
+        axis=1,
+    )
+    order = ["paper", "kind", "numbers", *STATES, "at reduced budget"]
+    return printed(table.loc[place.sort_values().index, order].reset_index(drop=True))
 
 
 def printed(table: pd.DataFrame) -> pd.DataFrame:

@@ -133,8 +133,13 @@ def test_a_cut_budget_is_told(printed):
     notes = ["CIFAR-10 (JPEG)", "reduced budget: emnist, 3 of 200 rounds"]
     write("fedpa/table3", fedpa_rows(printed, off), notes)
     assert of("fedpa/table3").reduced.sum() == 4
-    line = scoreboard.summary(scoreboard.cells("cpu")).set_index("paper").loc["FedPA"]
-    assert (line["reproduced"], line["at reduced budget"]) == (4, 4)
+    table = scoreboard.summary(scoreboard.cells("cpu")).set_index(["paper", "kind"])
+    line = table.loc["FedPA", "accuracies and gains"]
+    # 42, 12 and 6 accuracies of three tables; four of them ran.
+    assert (line["numbers"], line["reproduced"], line["not run"]) == (60, 4, 56)
+    assert line["at reduced budget"] == 4
+    assert table.loc["FedPA", "other quantities"]["numbers"] == 32
+    assert table.loc["FedMPS", "counts and settings"]["numbers"] == 38
 
 
 def test_a_printed_number_that_two_settings_share_goes_to_its_own():
