@@ -101,11 +101,11 @@ def test_classes_of_enough_samples_are_sent_as_ever_and_others_are_empty(case):
     server, mine = method.init(ctx)
     down = method.broadcast(ctx, server)
     _, plain, _ = method.client(ctx, down, mine, shards)
-    reticent = withhold(method, 5)
-    _, up, _ = reticent.client(ctx, down, mine, shards)
-    if method.survey is not None and reticent.survey is not None:
+    cautious = withhold(method, 5)
+    _, up, _ = cautious.client(ctx, down, mine, shards)
+    if method.survey is not None and cautious.survey is not None:
         plain = method.survey(ctx, server, mine, shards)
-        up = reticent.survey(ctx, server, mine, shards)
+        up = cautious.survey(ctx, server, mine, shards)
     labels = torch.stack(
         [torch.bincount(shards.y[i], minlength=4) for i in shards.index]
     )
