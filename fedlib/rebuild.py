@@ -124,6 +124,7 @@ def _settle(
             echo(f"{name}: {', '.join(reasons)}{cost}")
             return Outcome(name, "planned", reasons, time.perf_counter() - begun)
         echo(f"{name}: {', '.join(reasons)}{cost if missing else ''}")
+        progress.begin()
         runs.run_many(missing, jobs, progress.count)
         artefacts.stamp(artefact, now, _execute(artefact))
     except Exception as error:  # reported with the outcome, so that the others go on
@@ -139,16 +140,18 @@ class _Progress:
     """How many of all missing runs are done, and how long the others may take.
 
     A bar where somebody watches, else a line now and then. The remaining time takes
-    all rounds for equally long.
+    all rounds for equally long, and is told when a twentieth of them is done.
     """
 
     EVERY = 30  # seconds between two lines
+    ENOUGH = 0.05  # share of the rounds after which their pace is told
 
     def __init__(self, chosen: Sequence[Artefact], echo: Callable[[str], None]):
         self._echo = echo
         self.left = {_text(spec): spec.rounds for spec in _missing(chosen)}
         self.runs, self.done, self.rounds = len(self.left), 0, 0
-        self.begun = self.told = time.perf_counter()
+        self.spent = 0.0  # seconds on runs; notebooks take theirs
+        self.since = self.told = time.perf_counter()
         self.bar = tqdm(
             total=sum(self.left.values()),
             unit="round",
@@ -168,15 +171,20 @@ class _Progress:
         with tqdm.external_write_mode():
             self._echo(line)
 
+    def begin(self) -> None:
+        """Start the clock: what follows are runs."""
+        self.since = time.perf_counter()
+
     def count(self, spec: Spec) -> None:
         """Take a run as done."""
         rounds = self.left.pop(_text(spec), 0)
         self.done, self.rounds = self.done + 1, self.rounds + rounds
         now = time.perf_counter()
-        pace = (now - self.begun) / max(1, self.rounds)
+        self.spent, self.since = self.spent + now - self.since, now
+        left = sum(self.left.values())
         text = f"run {self.done} of {self.runs}"
-        if self.left:
-            text += f", about {duration(pace * sum(self.left.values()))} left"
+        if left and self.rounds >= self.ENOUGH * (self.rounds + left):
+            text += f", about {duration(self.spent / self.rounds * left)} left"
         self.bar.set_description_str(text, refresh=False)
         self.bar.update(rounds)
         if self.bar.disable and now - self.told > self.EVERY:

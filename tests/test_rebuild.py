@@ -375,12 +375,26 @@ def test_progress_says_what_is_left(with_runs, project, monkeypatch):
     monkeypatch.setattr(rebuild.time, "perf_counter", lambda: now[0])
     chosen = [artefacts.prepare(name, "quick") for name in ("toy/a", "toy/b")]
     with rebuild._Progress(chosen, lines.append) as progress:
-        for seconds, spec in ((40.0, with_runs[0]), (60.0, with_runs[1]), (90.0, long)):
-            now[0] = seconds
+        now[0] = 500.0  # a notebook's time is not the runs'
+        progress.begin()
+        for seconds, spec in ((40, with_runs[0]), (60, with_runs[1]), (90, long)):
+            now[0] = 500.0 + seconds
             progress.count(spec)
     # Three distinct runs of 2, 2 and 6 rounds. After 40 s two of ten rounds are done: 8
     # rounds of 20 s are left. 20 s later it is too early for another line.
     assert lines == ["  run 1 of 3, about 3 min left", "  run 3 of 3"]
+
+
+def test_a_pace_is_told_when_enough_is_done(with_runs, project, monkeypatch):
+    long = papers.fedmps("digits", "local", seed=3, rounds=60)
+    monkeypatch.setitem(study.SPECIAL, "toy/a", lambda p: [with_runs[0], long])
+    monkeypatch.setattr(rebuild._Progress, "EVERY", -1)
+    lines = []
+    with rebuild._Progress(
+        [artefacts.prepare("toy/a", "quick")], lines.append
+    ) as progress:
+        progress.count(with_runs[0])  # 2 of 62 rounds
+    assert lines == ["  run 1 of 2"]
 
 
 def test_rebuild_counts_each_missing_run_once(with_runs, kernels, monkeypatch):
