@@ -1,5 +1,7 @@
 """GFPL's tables and pictures: counted by hand, on two rounds of the digits."""
 
+from itertools import islice
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,6 +9,7 @@ import torch
 
 from fedlib import gfpl_features, gfpl_reports, plot_gfpl, reports, runs, study
 from fedlib.federation import federation
+from fedlib.methods import gfpl
 
 P = {
     "dataset": "digits",
@@ -115,19 +118,46 @@ def test_projections_are_each_clients_own_unit_vectors(found):
     assert (apart["inter"] > 0).all()
 
 
+def at(*degrees):
+    """Return points on the circle, twice as far out: only their angle counts."""
+    angle = torch.tensor(degrees).double().deg2rad()
+    return 2 * torch.stack([angle.cos(), angle.sin()], 1)
+
+
+def test_nearest_real_features_of_hand_placed_points():
+    """Client 0 is at 0 and 10 degrees, client 1 at 90 and 150."""
+    real, owner = at(0.0, 10.0, 90.0, 150.0), torch.tensor([0, 0, 1, 1])
+    drawn = {"upload": at(30.0, 91.0, 60.0), "mean": at(55.0)}
+    sender = torch.tensor([0, 1, 0])
+    found = gfpl_features.against_real(drawn, real, owner, sender)
+    by = dict(iter(found.groupby("kind")))
+    gaps = np.deg2rad([20.0, 1.0, 30.0])  # to 10, 90 and 90 degrees
+    assert by["upload"]["cosine"].tolist() == pytest.approx(np.cos(gaps))
+    square = by["upload"]["squared_distance"]
+    assert square.tolist() == pytest.approx(2 - 2 * np.cos(gaps))
+    # Real ones are 10, 10, 60 and 60 degrees from their nearest other one.
+    assert by["upload"]["percentile"].tolist() == [50.0, 0.0, 50.0]
+    assert by["real"]["percentile"].tolist() == [25.0, 25.0, 75.0, 75.0]
+    assert by["upload"]["own"].tolist() == [100.0, 100.0, 0.0]
+    assert by["upload"]["chance"].tolist() == [50.0] * 3
+    assert by["real"]["own"].tolist() == [100.0] * 4
+    assert by["real"]["chance"].tolist() == pytest.approx([100 / 3] * 4)
+    assert by["mean"][["own", "chance"]].isna().all(axis=None)
+
+
 def test_nearest_real_features_of_samples_and_of_themselves(found):
     final = runs.final(found.results[2].spec)
-    apart = gfpl_features.nearest_real(final, 5, 0)
+    apart = gfpl_features.nearest_real(final, 5, 0).assign(seed=0)
     counts = apart["kind"].value_counts()
-    known = int(final.server.mixtures.known.sum())
-    assert counts["sample"] == 5 * known
-    assert counts["mean"] == known
+    known = final.server.mixtures.known
+    owners = final.federation.partition.owns.sum(0)[known]
+    assert counts["sample"] == 5 * len(owners)
+    assert counts["upload"] == sum(-(-5 // int(n)) * int(n) for n in owners)
+    assert counts["mean"] == len(owners)
     assert np.allclose(apart["cosine"], 1 - apart["squared_distance"] / 2)
     assert apart["squared_distance"].between(0, 4).all()
     table = gfpl_features.against_claim(apart).set_index("kind")
     assert table.loc["real", "claim_holds"] == "no"
-    far = pd.DataFrame({"kind": "sample", "squared_distance": [1.8], "cosine": [0.1]})
-    assert gfpl_features.against_claim(far)["claim_holds"].tolist() == ["yes"]
     _, drawn = plot_gfpl.cumulative(
         apart,
         "squared_distance",
@@ -139,6 +169,41 @@ def test_nearest_real_features_of_samples_and_of_themselves(found):
     ends = drawn[drawn["percent"] == 100].set_index("kind")["squared_distance"]
     most = apart.groupby("kind")["squared_distance"].max()
     assert ends["sample"] == pytest.approx(max(most["sample"], 1e-4))
+
+
+def test_uploads_of_the_last_round_are_those_that_were_sent(found):
+    """Retraining after an exchange moves the heads, not what mixtures describe."""
+    fed = federation(found.results[2].spec)
+    after = next(islice(fed.rounds(), P["rounds"] - 1, None))
+    ended, _, mine = runs.final(found.results[2].spec)
+    again = gfpl.local_mixtures(ended.ctx, mine.state, ended.train)
+    for now, sent in zip(again, after.up.mixtures, strict=True):
+        assert torch.equal(now, sent)
+
+
+def test_the_claim_is_counted_over_seeds():
+    values = {
+        "squared_distance": [1.8, 1.9, 5e-5, 1.8],
+        "cosine": [0.1, 0.05, 1.0, 0.1],
+    }
+    values |= {
+        "percentile": [90.0, 100.0, 10.0, 30.0],
+        "own": [100.0, 0.0, 100.0, 100.0],
+    }
+    far = pd.DataFrame({"kind": "upload", "seed": [0, 0, 1, 1], **values})
+    far = far.assign(chance=50.0, dimensions=2)
+    row = gfpl_features.against_claim(far).iloc[0]
+    assert row["claim_holds"] == "no"
+    assert (row["seeds"], row["number"]) == (2, 4)
+    assert row["far_percent"] == row["low_cosine_percent"] == 75
+    assert row["median"] == pytest.approx((1.85 + 0.900025) / 2)
+    assert row["median_sd"] == pytest.approx(0.949975 / 2**0.5)
+    assert row["percentile"] == pytest.approx((95 + 20) / 2)
+    assert row["own_percent"] == 75
+    assert row["copy_percent"] == 25
+    one = gfpl_features.against_claim(far[far["seed"] == 0]).iloc[0]
+    assert one["claim_holds"] == "yes"
+    assert np.isnan(one["median_sd"])
 
 
 def test_error_bars_leave_out_a_spread_that_is_missing():
