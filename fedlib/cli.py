@@ -81,7 +81,7 @@ def main() -> None:
 @click.option(
     "--jobs",
     type=click.IntRange(min=1),
-    help="Processes for missing runs; default FEDLIB_JOBS or 1.",
+    help="Processes for runs, and for notebooks; default FEDLIB_JOBS or 1.",
 )
 @click.option("--dry-run", is_flag=True, help="Only say what is stale, and the cost.")
 @click.option("--force", is_flag=True, help="Build also what is current.")

@@ -6,7 +6,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -75,7 +77,8 @@ def rebuild(
     preset : str
         ``quick``, ``cpu`` or ``paper``.
     jobs : int >= 1, optional
-        Processes for missing runs; default ``FEDLIB_JOBS`` or 1.
+        Processes for missing runs, and as many for notebooks; default ``FEDLIB_JOBS``
+        or 1.
     dry_run : bool
         Say why each is stale and what it would cost, and build nothing.
     force : bool
@@ -96,18 +99,72 @@ def rebuild(
     chosen = [prepare(name, preset, overrides) for name in select(names)]
     chosen.sort(key=lambda artefact: bool(artefacts.reads(artefact)))  # those at last
     speeds = _Speeds(chosen) if dry_run else None
-    with own_kernel(), _Progress(chosen, echo) as progress:
-        return [_settle(artefact, jobs, force, speeds, progress) for artefact in chosen]
+    found: dict[str, Outcome] = {}
+    with own_kernel(), _Progress(chosen, echo) as progress, _executor(jobs) as executor:
+        started: list[_Started] = []
+        for artefact in chosen:
+            if artefacts.reads(artefact):
+                _collect(started, found, progress, wait_for=True)
+            begun = _begin(artefact, jobs, force, speeds, progress, executor)
+            if isinstance(begun, Outcome):
+                found[artefact.name] = begun
+            else:
+                started.append(begun)
+            _collect(started, found, progress, wait_for=False)
+        _collect(started, found, progress, wait_for=True)
+    return [found[artefact.name] for artefact in chosen]
 
 
-def _settle(
+class _Executed(NamedTuple):
+    """What became of a notebook."""
+
+    written: list[Path]  # output files
+    error: str  # in words, empty where there was none
+    seconds: float
+
+
+class _Started(NamedTuple):
+    """An artefact whose runs are done and whose notebook is executed."""
+
+    artefact: Artefact
+    now: dict[str, Any]  # what it depends on
+    reasons: list[str]
+    seconds: float  # on its runs
+    notebook: "Future[_Executed]"
+
+
+class _Here(Executor):
+    """Do at once what is submitted."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
+        """Return a finished future."""
+        done: Future = Future()
+        done.set_result(fn(*args, **kwargs))
+        return done
+
+
+def _executor(jobs: int) -> Executor:
+    """Return what executes notebooks: with several jobs, beside the runs of the next.
+
+    Starting a kernel takes longer than many a notebook's cells.
+    """
+    if jobs == 1:
+        return _Here()
+    return ProcessPoolExecutor(jobs, get_context("spawn"))
+
+
+def _begin(
     artefact: Artefact,
     jobs: int,
     force: bool,
     speeds: "_Speeds | None",
     progress: "_Progress",
-) -> Outcome:
-    """Build one artefact when it is stale, or with ``speeds`` say what that costs."""
+    executor: Executor,
+) -> "Outcome | _Started":
+    """Compute the runs of a stale artefact and start its notebook.
+
+    With ``speeds`` only say what that costs.
+    """
     name, reasons, begun = artefact.name, [], time.perf_counter()
     echo = progress.say
     try:
@@ -126,14 +183,50 @@ def _settle(
         echo(f"{name}: {', '.join(reasons)}{cost if missing else ''}")
         progress.begin()
         runs.run_many(missing, jobs, progress.count)
-        artefacts.stamp(artefact, now, _execute(artefact))
     except Exception as error:  # reported with the outcome, so that the others go on
         seconds, message = time.perf_counter() - begun, _message(artefact, error)
         echo(f"{name}: failed: {message}")
         return Outcome(name, "failed", reasons, seconds, message)
     seconds = time.perf_counter() - begun
-    echo(f"{name}: built in {duration(seconds)}")
-    return Outcome(name, "built", reasons, seconds)
+    notebook = executor.submit(_executed, artefact)
+    return _Started(artefact, now, reasons, seconds, notebook)
+
+
+def _executed(artefact: Artefact) -> _Executed:
+    """Execute a notebook; an error is told in words, which pass between processes."""
+    begun = time.perf_counter()
+    try:
+        written, error = _execute(artefact), ""
+    except Exception as failure:
+        written, error = [], _message(artefact, failure)
+    return _Executed(written, error, time.perf_counter() - begun)
+
+
+def _collect(
+    started: list[_Started],
+    found: dict[str, Outcome],
+    progress: "_Progress",
+    *,
+    wait_for: bool,
+) -> None:
+    """Take the outcomes of notebooks that are done, or of all when they are."""
+    for one in list(started):
+        if not wait_for and not one.notebook.done():
+            continue
+        started.remove(one)
+        name = one.artefact.name
+        try:
+            done = one.notebook.result()
+        except BrokenExecutor as error:  # a process of ours was killed
+            done = _Executed([], f"the notebook's process died: {error}", 0.0)
+        seconds = one.seconds + done.seconds
+        if done.error:
+            progress.say(f"{name}: failed: {done.error}")
+            found[name] = Outcome(name, "failed", one.reasons, seconds, done.error)
+            continue
+        artefacts.stamp(one.artefact, one.now, done.written)
+        progress.say(f"{name}: built in {duration(seconds)}")
+        found[name] = Outcome(name, "built", one.reasons, seconds)
 
 
 class _Progress:

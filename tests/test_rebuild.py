@@ -494,3 +494,20 @@ def test_one_pace_for_runs_that_differ_in_real_numbers(with_runs, monkeypatch):
 def test_durations():
     shown = [rebuild.duration(s) for s in (0.4, 89, 90, 5399, 5400)]
     assert shown == ["0 s", "89 s", "2 min", "90 min", "1.5 h"]
+
+
+@pytest.mark.slow
+def test_notebooks_are_executed_beside_each_other(monkeypatch):
+    wanted = ["gfpl/table3", "fedmps/fig3"]
+    lines = []
+    alone = rebuild.rebuild(wanted, "quick", 1)
+    texts = {path: path.read_bytes() for path in paths.figures_dir().rglob("*.csv")}
+    both = rebuild.rebuild(wanted, "quick", 2, force=True, echo=lines.append)
+    assert [o.status for o in (*alone, *both)] == ["built"] * 4
+    assert [o.name for o in both] == wanted
+    assert {path: path.read_bytes() for path in texts} == texts
+    again = rebuild.rebuild(wanted, "quick", 2)
+    assert [o.status for o in again] == ["current"] * 2
+    # The second begins before the first is done.
+    assert [line.split(":")[1] for line in lines[:2]] == [" forced", " forced"]
+    assert all(": built in " in line for line in lines[2:])
