@@ -185,6 +185,10 @@ def _begin(
         runs.run_many(missing, jobs, progress.count)
     except Exception as error:  # reported with the outcome, so that the others go on
         seconds, message = time.perf_counter() - begun, _message(artefact, error)
+        if speeds is not None and isinstance(error, DataError):
+            count = len(_distinct(artefact.specs))
+            echo(f"{name}: {count} runs; data missing: {message}")
+            return Outcome(name, "planned", ["data missing"], seconds)
         echo(f"{name}: failed: {message}")
         return Outcome(name, "failed", reasons, seconds, message)
     seconds = time.perf_counter() - begun

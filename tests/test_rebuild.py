@@ -459,6 +459,18 @@ def test_a_dry_run_measures_nothing(with_runs, kernels, monkeypatch):
     assert kernels == []
 
 
+def test_a_dry_run_plans_also_what_has_no_data_yet(with_runs, kernels, monkeypatch):
+    away = papers.fedmps("flowers", "local", seed=1, rounds=2)
+    monkeypatch.setitem(study.SPECIAL, "toy/a", lambda p: [*with_runs, away])
+    monkeypatch.setenv("FEDLIB_DATA", "nowhere")
+    lines = []
+    (planned,) = rebuild.rebuild([], "quick", dry_run=True, echo=lines.append)
+    assert (planned.status, planned.reasons) == ("planned", ["data missing"])
+    assert lines[0].startswith("toy/a: 3 runs; data missing: Flowers is not here.")
+    (failed,) = rebuild.rebuild([], "quick")
+    assert failed.status == "failed"
+
+
 def test_estimate_counts_runs_without_data_apart(with_runs, monkeypatch):
     away = papers.fedmps("flowers", "local", seed=1, rounds=2)
     monkeypatch.setitem(study.SPECIAL, "toy/a", lambda p: [*with_runs, away])
