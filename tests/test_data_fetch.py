@@ -73,7 +73,7 @@ class Server(http.server.BaseHTTPRequestHandler):
         if fault == "ctrl-c":
             while not list(self.written.glob("*.part")):
                 time.sleep(0.01)
-            time.sleep(0.1)
+            time.sleep(0.5)
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         if fault in ("hang", "ctrl-c"):
             self.ended.wait(20)
