@@ -38,11 +38,8 @@ def centralised(final: Final) -> Protos:
     ValueError
         The method has no global model.
     """
-    fed, server, mine = final
-    state = fed.method.models(fed.ctx, server, mine).shared
-    if state is None:
-        raise ValueError(f"final: {fed.method.name} has no global model")
-    means = class_means(fed.ctx.net, state, fed.train, "high", stacked=False)
+    fed = final.federation
+    means = class_means(fed.ctx.net, final.shared, fed.train, "high", stacked=False)
     return merge(means, "samples")
 
 

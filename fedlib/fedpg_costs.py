@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
-import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedlib import papers
 from fedlib.federation import federation
 from fedlib.methods import fedpg
+from fedlib.runs import one_thread
 from fedlib.spec import Spec
 
 POWERCAP = Path("/sys/class/powercap")  # where Linux shows the energy counters
@@ -148,16 +148,6 @@ def watched(spec: Spec, watch: Watch, warm: int, rounds: int) -> Iterator[int]:
         yield number
 
 
-@contextmanager
-def _single_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def measure(
     runs: Mapping[str, Spec], meter: Meter, warm: int, rounds: int
 ) -> pd.DataFrame:
@@ -169,7 +159,7 @@ def measure(
         method (the mapping's names), cost (a part, or ``round``), seconds, joules.
     """
     parts = []
-    with _single_thread():
+    with one_thread():
         for name, spec in runs.items():
             meter.rows.clear()
             for _ in watched(spec, meter, warm, rounds):

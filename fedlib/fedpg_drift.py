@@ -205,18 +205,10 @@ def global_planes(
     """
     parts = []
     for name, final in finals.items():
-        (out,), y = outputs(final, [_shared(final)], per_class)
+        (out,), y = outputs(final, [final.shared], per_class)
         points = pd.DataFrame(features.plane(out.z.numpy(), seed), columns=["x", "y"])
         parts.append(points.assign(label=y.numpy(), panel=name))
     return pd.concat(parts, ignore_index=True)
-
-
-def _shared(final: Final) -> State:
-    fed, server, mine = final
-    state = fed.method.models(fed.ctx, server, mine).shared
-    if state is None:
-        raise ValueError(f"final: {fed.method.name} has no global model")
-    return state
 
 
 def balance(finals: Mapping[str, Final], per_class: int) -> pd.DataFrame:
@@ -234,8 +226,8 @@ def balance(finals: Mapping[str, Final], per_class: int) -> pd.DataFrame:
     """
     rows = []
     for name, final in finals.items():
-        (out,), y = outputs(final, [_shared(final)])
-        (few,), labels = outputs(final, [_shared(final)], per_class)
+        (out,), y = outputs(final, [final.shared])
+        (few,), labels = outputs(final, [final.shared], per_class)
         unit = F.normalize(few.z.double(), dim=1)
         each = by_class(final).double()
         each = 100 * each[:, ~each[0].isnan()]

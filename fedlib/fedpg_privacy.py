@@ -48,10 +48,7 @@ def global_encoder(final: Final) -> Encode:
     ValueError
         The method has no global model.
     """
-    fed, server, mine = final
-    state = fed.method.models(fed.ctx, server, mine).shared
-    if state is None:
-        raise ValueError(f"final: got {fed.method.name}, expected a global model")
+    fed, state = final.federation, final.shared
     mean, std = _normalisation(fed.train)
 
     def encode(images: Tensor) -> Tensor:

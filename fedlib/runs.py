@@ -33,6 +33,7 @@ from fedlib.device import chosen, computing, describe, moved
 from fedlib.federation import Federation, federation
 from fedlib.files import atomic_write, write_text
 from fedlib.method import Round
+from fedlib.nets import State
 from fedlib.paths import cache_dir
 from fedlib.progress import progress_off
 from fedlib.results import Result
@@ -102,7 +103,7 @@ def pending(specs: list[Spec]) -> list[Spec]:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Compute on one thread: the nets are small, and sums keep their order."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -148,6 +149,15 @@ class Final(NamedTuple):
     federation: Federation
     server: Tree
     mine: Tree
+
+    @property
+    def shared(self) -> State:
+        """The global model's state; ``ValueError`` where a method has none."""
+        fed = self.federation
+        state = fed.method.models(fed.ctx, self.server, self.mine).shared
+        if state is None:
+            raise ValueError(f"final: got {fed.method.name}, expected a global model")
+        return state
 
 
 def _state(after: Round) -> dict[str, Tensor]:
@@ -273,7 +283,7 @@ def run(spec: Spec) -> Result:
         return stored
     home = folder(spec)
     home.mkdir(parents=True, exist_ok=True)
-    with FileLock(home / ".lock"), _one_thread():
+    with FileLock(home / ".lock"), one_thread():
         stored = _stored(spec)  # another process may have finished it meanwhile
         if stored is not None:
             return stored
@@ -296,7 +306,7 @@ def final(spec: Spec) -> Final:
     found = _read(folder(spec) / "final.safetensors")
     if found is not None:
         return Final(ended, *_restored(fed, found[0]))
-    with _one_thread(), computing(device):
+    with one_thread(), computing(device):
         after = next(islice(moved(fed, device).rounds(), spec.rounds - 1, None))
     return Final(ended, *_to(torch.device("cpu"), after.server, after.mine))
 
@@ -381,7 +391,7 @@ def measure(spec: Spec, count: int = 2) -> float:
     """Run the first rounds of a spec, keep nothing, and return seconds per round."""
     device = chosen()
     fed = moved(federation(spec), device)
-    with _one_thread(), computing(device):
+    with one_thread(), computing(device):
         begun = time.perf_counter()
         for _, after in zip(range(count), fed.rounds(), strict=False):
             fed.evaluate(after)

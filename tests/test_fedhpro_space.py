@@ -88,7 +88,7 @@ def test_a_plane_has_samples_of_all_clients_and_a_star_per_class():
 
 def test_without_a_global_model_nothing_is_central():
     _, final = made("local")
-    with pytest.raises(ValueError, match="local has no global model"):
+    with pytest.raises(ValueError, match="got local, expected a global model"):
         fedhpro_space.centralised(final)
 
 
