@@ -42,6 +42,16 @@ def toy_net(method: str) -> str:
     return "digits_cnn" if method == "fedmps" else "digits_linear"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _places_of_wider_fixtures(tmp_path_factory: pytest.TempPathFactory):
+    """Keep fixtures of a module or session from what this machine has built."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("places")
+        patch.setenv("FEDLIB_CACHE", str(folder / "cache"))
+        patch.setenv("FEDLIB_FIGURES", str(folder / "figures"))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Keep every test's runs, decoded data and figures to itself."""
