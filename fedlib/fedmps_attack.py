@@ -165,6 +165,7 @@ class Attack(NamedTuple):
     hijack_rate: float = 1e-3  # of A's pilot and decoder
     critic_rate: float = 3e-3  # of A's critic, which has to keep ahead
     weight: float = 0.1  # of the critic's score in the pilot's loss
+    other_weights: Sequence[float] = (0.01, 1.0)  # that A tries too, on both levels
 
 
 class Recovered(NamedTuple):
@@ -263,16 +264,32 @@ AXES = {
 
 
 def attacks(seen: Victim, attack: Attack, seeds: Sequence[int]) -> Attacked:
-    """Run variants A, B and C on both levels together and on each alone."""
+    """Run variants A, B and C on both levels together and on each alone.
+
+    A runs on both levels with each of ``other_weights``, too.
+    """
     found, curves = [], []
     labels = torch.tensor(seen.classes)
     last = {level: each[-1] for level, each in seen.uploads.items()}
     own = torch.arange(len(seen.private.y))
+
+    def keep(losses: pd.DataFrame, name: str, seed: int) -> None:
+        for column in losses.columns.drop("step"):
+            curve = losses[["step"]].assign(
+                loss=losses[column], seed=seed, features=name, panel=PANELS[column]
+            )
+            curves.append(curve)
+
+    def hijacked(levels: Sequence[str], name: str, weight: float, seed: int) -> None:
+        weighed = attack._replace(weight=weight)
+        images, losses = by_hijack(seen, levels, weighed, seed)
+        found.append(Recovered("A", name, seed, Images(images, labels)))
+        keep(losses, name, seed)
+
     for seed in seeds:
         for name, levels in FEATURES.items():
-            images, losses = by_hijack(seen, levels, attack, seed)
-            found.append(Recovered("A", name, seed, Images(images, labels)))
-            decoder, more = by_query(seen, levels, attack, seed)
+            hijacked(levels, name, attack.weight, seed)
+            decoder, losses = by_query(seen, levels, attack, seed)
             images = inversion.decode(decoder, side_by_side(last, levels))
             found.append(Recovered("B", name, seed, Images(images, labels)))
             images = inversion.decode(
@@ -280,12 +297,10 @@ def attacks(seen: Victim, attack: Attack, seeds: Sequence[int]) -> Attacked:
             )
             single = Images(images, seen.private.y)
             found.append(Recovered("C", name, seed, single, own))
-            for column, panel in PANELS.items():
-                source = more if column == "loss" else losses
-                curve = {"step": source["step"], "loss": source[column]}
-                curves.append(
-                    pd.DataFrame(curve).assign(seed=seed, features=name, panel=panel)
-                )
+            keep(losses, name, seed)
+        name, levels = next(iter(FEATURES.items()))
+        for weight in attack.other_weights:
+            hijacked(levels, f"{name}, weight {weight:g}", weight, seed)
     order = {panel: place for place, panel in enumerate(PANELS.values())}
     whole = pd.concat(curves, ignore_index=True)
     whole = whole.sort_values("panel", key=lambda p: p.map(order), kind="stable")
@@ -381,6 +396,8 @@ def gallery(
 ) -> tuple[dict[str, dict[str, Tensor]], list[int]]:
     """Return the first seed's pictures, a row per class, and which images are shown.
 
+    Of A, those of the weight that all features were attacked with.
+
     The private image of a class is the one that variant B, on both levels, comes
     nearest to; variant C decodes this image's own code.
 
@@ -392,7 +409,7 @@ def gallery(
     list of int
         The private images' numbers.
     """
-    first = [r for r in found if r.seed == found[0].seed]
+    first = [r for r in found if r.seed == found[0].seed and r.features in FEATURES]
     chosen = next(
         r for r in first if r.variant == "B" and r.features == next(iter(FEATURES))
     )

@@ -88,8 +88,13 @@ def test_all_variants_on_all_features(seen):
         (variant, features, seed)
         for variant in "ABC"
         for seed in (0, 1)
-        for features in ("Both levels", "Low level", "High level")
+        for features in (
+            *("Both levels", "Low level", "High level"),
+            *(f"Both levels, weight {w}" for w in ("0.01", "1") if variant == "A"),
+        )
     ]
+    by_weight = [r.images.x for r in made.found if r.variant == "A" and r.seed == 0]
+    assert not by_weight[0].equal(by_weight[-1])
     assert {len(r.images.x) for r in made.found if r.variant != "C"} == {4}
     assert {len(r.images.x) for r in made.found if r.variant == "C"} == {52}
     assert made.losses.groupby(["seed", "features", "panel"]).size().eq(2).all()
