@@ -217,11 +217,11 @@ def written(runs, monkeypatch):
     monkeypatch.setattr(notebook.Artefact, "figure", lambda *_, **__: None)
     monkeypatch.setattr(notebook.Artefact, "provenance", lambda *_, **__: None)
 
-    def write(paper: str, name: str) -> None:
-        artefact = artefacts.prepare(f"{paper}/{name}", "paper")
+    def write(paper: str, name: str, **changed: Any) -> None:
+        artefact = artefacts.prepare(f"{paper}/{name}", "paper", changed)
         if seeds := artefact.parameters.get("seeds"):  # one, to be quick
-            one = {"seeds": seeds[:1]}
-            artefact = artefacts.prepare(f"{paper}/{name}", "paper", one)
+            changed["seeds"] = seeds[:1]
+            artefact = artefacts.prepare(f"{paper}/{name}", "paper", changed)
         content = parameters.read(artefact.notebook)
         tagged = parameters.tagged_cell(artefact.notebook, content)
         space = dict(artefact.parameters)
@@ -398,6 +398,16 @@ def test_each_number_meets_the_run_with_its_settings_and_no_other(
                 if other.column == "mean" and told(wanted(other, row)) in found.codes
             ]
         assert [pair for pair in pairs if pair not in allowed] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "file"), [("table3", "table3"), ("fig4", "fig4_ends")]
+)
+def test_another_number_of_ways_meets_no_number_of_table_3(written, name, file):
+    written("fedmps", name, ways=4)
+    table = pd.read_csv(paths.figures_dir() / "paper" / "fedmps" / f"{file}.csv")
+    assert table["mean"].notna().all()
+    assert table[["paper", "gap"]].isna().all(axis=None)
 
 
 @pytest.mark.parametrize("paper", PAPERS)
