@@ -187,14 +187,15 @@ FEDHPRO = {
         test="full",
     ),
 }
-# FedPG: Section V-A, with the learning rate from an earlier version of its code. A
-# client of FEMNIST is a writer; all clients' test samples are one test set.
+# FedPG: Section V-A, with the learning rate and the largest norm of a gradient from an
+# earlier version of its code, where they stand together: at this rate training diverges
+# without. A client of FEMNIST is a writer; all clients' test samples are one test set.
 _FEDPG = Protocol(
     "resnet18",
     LDA(alpha=0.1),
     100,
     10,
-    Training(learning_rate=0.1, momentum=0.0, batch_size=64, local_epochs=5),
+    Training(learning_rate=0.1, momentum=0.0, batch_size=64, local_epochs=5, clip=5.0),
     participation=0.5,
     test="full",
 )
@@ -223,7 +224,7 @@ FEDPG = {
         LDA(alpha=0.3, min_size=10),
         20,
         10,
-        Training(learning_rate=0.1, momentum=0.0, batch_size=16),
+        Training(learning_rate=0.1, momentum=0.0, batch_size=16, clip=5.0),
         participation=0.5,
         test="full",
     ),
