@@ -296,16 +296,19 @@ def attack(
     shape = fed.ctx.net.shape
     optimised = optimise(encode, flat, shape, seed=seed, start=nearest, **pixels)
     draw = generator(seed, "another image")
-    same = [own[own_y == c] for c in drawn.y]
-    centres = torch.stack([known[own_y == c].mean(0) for c in drawn.y])
-    another = [x[torch.randint(len(x), (), generator=draw)] for x in same]
+    present, place = drawn.y.unique(return_inverse=True)
+    of = [(own_y == c).nonzero().flatten() for c in present]
+    centres = torch.stack([known[rows].mean(0) for rows in of])[place]
+    means = torch.stack([own[rows].mean(0) for rows in of])[place]
+    picks = [torch.randint(len(of[k]), (), generator=draw) for k in place]
+    another = own[[int(of[k][at]) for k, at in zip(place, picks, strict=True)]]
     found = {
         "Decoder": _decoded(own, known, codes, seed, **decoder),
         "Decoder of averages": _decoded(own, mixed, codes, seed, **decoder),
         "Optimisation": optimised.unflatten(0, codes.shape[:2]),
         "Nearest own image": nearest.unflatten(0, codes.shape[:2]),
-        CONTROLS[0]: torch.stack([x.mean(0) for x in same])[None],
-        CONTROLS[1]: torch.stack(another)[None],
+        CONTROLS[0]: means[None],
+        CONTROLS[1]: another[None],
     }
     rows = []
     for name, each in found.items():
