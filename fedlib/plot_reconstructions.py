@@ -156,6 +156,8 @@ def losses(
     drawn = drawn.reset_index()
     panels = list(dict.fromkeys(drawn["panel"]))
     look = plot.styles(dict.fromkeys(drawn["curve"]))
+    if not {*look} & {*plot.STYLES}:  # nothing that variants are to differ from
+        look = {name: style._replace(line="-") for name, style in look.items()}
     longest = max(len(s.label) for s in look.values())
     fig, axes, columns = plot.panel_axes(
         len(panels), 2.0, len(look), xlabel="Training step", longest=longest

@@ -69,6 +69,14 @@ def test_losses_are_means_over_seeds():
     assert math.isnan(drawn["sd"].iloc[2])
     assert [ax.get_yscale() for ax in fig.axes] == ["log", "linear"]
     assert [ax.get_ylabel() for ax in fig.axes] == ["Error", "Loss"]
+    assert fig.axes[0].lines[0].get_linestyle() == "-"
+
+
+def test_losses_of_a_methods_variant_are_dashed():
+    df = pd.DataFrame({"panel": "A", "curve": ["fedmps", "other"], "step": 1})
+    fig, _ = plot_reconstructions.losses(df.assign(loss=1.0, seed=0))
+    lines = [line.get_linestyle() for line in fig.axes[0].lines]
+    assert lines[0] == "-" != lines[1]
 
 
 def test_losses_without_a_column_are_refused():
