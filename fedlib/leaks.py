@@ -170,6 +170,7 @@ def cells_of_papers(
     sweeps: Mapping[str, Mapping[str, Sequence[Any]]],
     limits: Sequence[int],
     seed: int,
+    draws: int,
 ) -> pd.DataFrame:
     """Return the small cells of every partition that the five papers draw.
 
@@ -182,14 +183,25 @@ def cells_of_papers(
     limits : list of int
         As in ``small_cells``.
     seed : int
-        Of partitions for which the paper has no seed of its own.
+        Of the first draw of partitions for which the paper has no seed of its own.
+    draws : int >= 1
+        How many, by seeds that follow each other.
 
     Returns
     -------
     DataFrame
-        paper, dataset, scheme, setting (what else is varied), clients, cells, smallest,
-        median, and ``below m``: the share of cells with fewer than m samples.
+        paper, dataset, scheme, setting (what else is varied), clients, draws, cells
+        (mean), smallest (of all draws), median (mean of the draws' medians), and for
+        each limit m ``below m`` and ``below m_sd``: the share of cells with fewer than
+        m samples, mean and sd over draws (ddof 1, empty for one).
+
+    Raises
+    ------
+    ValueError
+        Fewer than one draw.
     """
+    if draws < 1:
+        raise ValueError(f"draws: got {draws}, expected at least 1")
     rows = []
     for paper, protocols in papers.PAPERS.items():
         for dataset, protocol in protocols.items():
@@ -206,21 +218,32 @@ def cells_of_papers(
             for cell, spec in zip(cells, grid.specs, strict=True):
                 said = cell["setting"] in ("", "scheme")  # scheme: a column of its own
                 varied = "" if said else f"{cell['setting']} {cell['value']}"
-                drawn = partition_of(spec, data)
-                found = small_cells(drawn, data.train_y, limits)
+                first = seed if spec.partition_seed is None else spec.partition_seed
+                each = [
+                    spec.model_copy(update={"partition_seed": first + i})
+                    for i in range(draws)
+                ]
+                found = pd.DataFrame(
+                    small_cells(partition_of(one, data), data.train_y, limits)
+                    for one in each
+                )
+                shares = pd.DataFrame(found["below"].tolist()).div(found["cells"], 0)
                 rows.append(
                     row
                     | {
                         "scheme": spec.partition.scheme,
                         "setting": varied,
                         "clients": spec.clients,
-                        "cells": found.cells,
-                        "smallest": found.smallest,
-                        "median": found.median,
+                        "draws": draws,
+                        "cells": found["cells"].mean(),
+                        "smallest": found["smallest"].min(),
+                        "median": found["median"].mean(),
                     }
-                    | {f"below {m}": n / found.cells for m, n in found.below.items()}
+                    | {f"below {m}": shares[m].mean() for m in limits}
+                    | {f"below {m}_sd": shares[m].std() for m in limits}
                 )
-    columns = ["paper", "dataset", "scheme", "setting", "clients", "cells"]
-    columns += ["smallest", "median", *(f"below {m}" for m in limits)]
-    whole = dict.fromkeys(["clients", "cells", "smallest"], "Int64")
+    columns = ["paper", "dataset", "scheme", "setting", "clients", "draws", "cells"]
+    columns += ["smallest", "median"]
+    columns += [f"below {m}{end}" for m in limits for end in ("", "_sd")]
+    whole = dict.fromkeys(["clients", "draws", "smallest"], "Int64")
     return pd.DataFrame(rows).reindex(columns=columns).astype(whole)

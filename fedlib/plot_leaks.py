@@ -45,7 +45,7 @@ def small_cells(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         ``leaks.cells_of_papers``; partitions that were not drawn are left out.
     """
     drawn = frame[frame["cells"].notna()].reset_index(drop=True)
-    below = [c for c in drawn if c.startswith("below ")]
+    below = [c for c in drawn if c.startswith("below ") and not c.endswith("_sd")]
     limits = [int(c.removeprefix("below ")) for c in below]
     edges = np.column_stack(
         [np.zeros(len(drawn)), drawn[below].to_numpy(float), np.ones(len(drawn))]

@@ -1,5 +1,6 @@
 """What uploads tell of single samples: by autograd, and on real uploads."""
 
+import statistics
 from dataclasses import replace
 
 import pandas as pd
@@ -121,6 +122,11 @@ def test_uploads_of_a_round_on_digits_give_their_samples_away():
         leaks.against_truth(early, next(fed.rounds()))
 
 
+def test_no_draw_is_refused():
+    with pytest.raises(ValueError, match="draws: got 0, expected at least 1"):
+        leaks.cells_of_papers(["digits"], {}, [2], 0, 0)
+
+
 def test_small_cells_by_hand():
     """Client 0 has 1 and 3 samples, client 1 has 2 of one class."""
     labels = torch.tensor([0, 1, 1, 1, 2, 2])
@@ -132,22 +138,29 @@ def test_small_cells_by_hand():
 
 def test_cells_of_papers_count_every_protocol():
     sweeps = {"fedpa": {"alpha": [0.1, 1.0]}}
-    found = leaks.cells_of_papers(["digits"], sweeps, [2, 5], 3)
+    found = leaks.cells_of_papers(["digits"], sweeps, [2, 5], 3, 2)
     drawn = found[found.setting != "not drawn"]
     assert list(drawn.dataset) == ["digits"] * 6
     assert list(drawn.setting) == ["", "alpha 0.1", "alpha 1.0", "", "", ""]
     everything = {(p, d) for p, each in papers.PAPERS.items() for d in each}
     listed = set(zip(found.paper, found.dataset, strict=True))
     assert everything - listed == {("fedmps", "noise")}
-    spec = papers.fedpa("digits", "fedpa", partition={"alpha": 0.1}, seed=3)
-    fed = federation(spec)
-    sizes = [
-        int((fed.dataset.train_y[rows] == c).sum())
-        for rows in fed.partition.train
-        for c in range(10)
-    ]
-    sizes = [n for n in sizes if n]
+    counts, shares = [], []
+    spec = papers.fedpa("digits", "fedpa", partition={"alpha": 0.1})
+    for seed in (42, 43):  # the released program draws by 42, whatever the run's seed
+        fed = federation(spec.model_copy(update={"partition_seed": seed}))
+        sizes = [
+            int((fed.dataset.train_y[rows] == c).sum())
+            for rows in fed.partition.train
+            for c in range(10)
+        ]
+        counts.append([n for n in sizes if n])
+        shares.append(sum(n < 5 for n in counts[-1]) / len(counts[-1]))
     (row,) = drawn.query("setting == 'alpha 0.1'").to_dict("records")
-    assert row["cells"] == len(sizes)
-    assert row["below 5"] == pytest.approx(sum(n < 5 for n in sizes) / len(sizes))
+    assert row["draws"] == 2
+    assert row["cells"] == sum(map(len, counts)) / 2
+    assert row["smallest"] == min(map(min, counts))
+    assert row["median"] == sum(map(statistics.median, counts)) / 2
+    assert row["below 5"] == pytest.approx(sum(shares) / 2)
+    assert row["below 5_sd"] == pytest.approx(abs(shares[0] - shares[1]) / 2**0.5)
     assert pd.isna(found.loc[found.dataset == "celeba", "cells"]).all()
