@@ -16,5 +16,5 @@ def test_bars_are_the_cells_between_two_limits():
     assert [bar.get_width() for bar in ax.patches] == pytest.approx([25, 25, 50])
     assert [bar.get_x() for bar in ax.patches] == pytest.approx([0, 25, 50])
     (name,) = [label.get_text() for label in ax.get_yticklabels()]
-    assert name == "FedPA, Digits, plain Dirichlet, alpha 1"
+    assert name == "FedPA, digits, plain Dirichlet, alpha 1"
     assert list(drawn.filter(like="below")) == ["below 2", "below 5"]
