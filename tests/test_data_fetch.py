@@ -246,6 +246,15 @@ def test_without_a_hash_only_the_same_version_is_continued(server, tmp_path, cha
     assert names(tmp_path) == ["file.bin"]
 
 
+@pytest.fixture
+def heard():
+    """Hear Ctrl-C, which a shell's background jobs are started deaf to."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heard")
 def test_ctrl_c_keeps_what_has_arrived(server, tmp_path):
     server.faults["a"], server.written = "ctrl-c", tmp_path
     with pytest.raises(KeyboardInterrupt):
