@@ -45,7 +45,8 @@ def setup() -> None:
 
 def _home(thing: Any) -> str:
     """Return a source file relative to the repository, else only its module."""
-    path = Path(inspect.getsourcefile(thing) or "").resolve()
+    source = inspect.getsourcefile(inspect.unwrap(thing))  # not the decorator's
+    path = Path(source or "").resolve()
     if path.is_relative_to(ROOT):
         return path.relative_to(ROOT).as_posix()
     return thing.__module__

@@ -18,6 +18,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from fedlib import losses, notebook, paths
+from fedlib.methods import fedpg
 from fedlib.plot import RC, bars
 from fedlib.spec import SettingError
 from fedlib.tables import render
@@ -65,6 +66,12 @@ def test_show_displays_the_source_below_the_name_of_its_file(shown):
         source = block.split("```python\n")[1].removesuffix("\n```")
         assert source in text
     assert len(shown) == 2
+
+
+def test_show_names_the_file_of_a_function_not_of_its_decorator(shown):
+    notebook.show(fedpg.make_images)
+    assert shown[0].startswith("`fedlib/methods/fedpg.py`\n")
+    assert "@torch.no_grad()" in shown[0]
 
 
 def test_show_follows_an_edit_and_dedents_methods(shown, tmp_path, monkeypatch):
