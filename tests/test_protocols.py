@@ -79,6 +79,18 @@ def test_settings_of_the_sheets(paper, dataset):
     ) == SHEETS[paper, dataset]
 
 
+def test_gradients_are_clipped_in_fedpgs_settings_alone():
+    """The norm stands beside the learning rate in the notebook that both come from."""
+    found = {p.training.clip for p in papers.FEDPG.values()}
+    others = {
+        protocol.training.clip
+        for paper, protocols in papers.PAPERS.items()
+        for protocol in protocols.values()
+        if paper != "fedpg"
+    }
+    assert (found, others) == ({5.0}, {None})
+
+
 def test_partitions_of_the_sheets():
     found = {pair: papers.PAPERS[pair[0]][pair[1]].partition for pair in SHEETS}
     digits = DomainSkew(per_domain=(3, 6, 6, 5), share=0.01, every_class=False)
