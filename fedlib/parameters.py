@@ -1,16 +1,19 @@
 """Notebook parameters: read from the tagged cell, refused when unknown or mistyped.
 
-papermill only warns about an unknown name and passes text on as text, so both are
-settled here, before a kernel starts.
+papermill only warns about an unknown name, passes text on as text, and writes what it
+does not know unescaped into a cell, where it runs as code. So all three are settled
+here, before a kernel starts.
 """
 
 import ast
+import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import nbformat
+import numpy as np
 
 from fedlib.spec import SettingError, suggestion
 
@@ -23,6 +26,9 @@ SAMPLES: dict[str, Any] = {"bool": False, "int": 0, "float": 0.0, "str": ""}
 SAMPLES |= {f"list[{name}]": [sample] for name, sample in SAMPLES.items()}
 
 
+PLAIN = "None, true or false, finite numbers, text, lists and tables of these"
+
+
 class Parameter(NamedTuple):
     """A parameter of a notebook."""
 
@@ -33,6 +39,44 @@ class Parameter(NamedTuple):
 
 class _Unfit(Exception):
     """A value does not have the expected type."""
+
+
+def plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters as JSON gives them back: nothing else crosses into a notebook.
+
+    papermill turns values into code. It escapes text, but the text of any other type
+    (tuple, set, bytes) stands in the cell as it is, and can end its line and begin
+    another.
+
+    Raises
+    ------
+    SettingError
+        A value that JSON has no type for, also inside a list or a table; a table with a
+        key that is not text; NaN or infinity. Names the parameter and what is wrong.
+    """
+    for name, value in values.items():
+        _refuse_stray(name, value, value)
+    return json.loads(json.dumps(values, allow_nan=False))
+
+
+def _refuse_stray(name: str, whole: Any, part: Any) -> None:
+    """Raise where some part of a value has no type in JSON."""
+    match part:
+        case None | bool() | int() | str():
+            pass
+        case float() if math.isfinite(part):
+            pass
+        case list():
+            for inner in part:
+                _refuse_stray(name, whole, inner)
+        case dict() if all(isinstance(key, str) for key in part):
+            for inner in part.values():
+                _refuse_stray(name, whole, inner)
+        case _:
+            raise SettingError(
+                f"{name}: got {whole!r}, in which {part!r} is of type "
+                f"{type(part).__name__}; expected {PLAIN}, with text for keys"
+            )
 
 
 def read(notebook: Path) -> nbformat.NotebookNode:
@@ -121,17 +165,21 @@ def coerced(name: str, value: Any, parameter: Parameter) -> Any:
     """Return a value in the type of a parameter's default.
 
     Text is read as that type, as it comes from the command line or as YAML leaves it
-    (``1e-3``). ``None`` is legal where it is the default or in the annotation.
+    (``1e-3``). numpy's numbers and arrays become numbers and lists. ``None`` is legal
+    where it is the default or in the annotation.
 
     Raises
     ------
     SettingError
-        The value cannot be converted; names the parameter, the value and the type.
+        The value cannot be converted, or is not ``plain``; names the parameter, the
+        value and the type.
     """
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
     if parameter.optional and (value is None or value == "None"):
         return None
     try:
-        return _converted(value, parameter.sample)
+        return plain({name: _converted(value, parameter.sample)})[name]
     except _Unfit:
         wanted = _kind(parameter.sample)
         wanted += " or None" if parameter.optional else ""
@@ -228,7 +276,7 @@ def _integer(value: Any) -> int:
 
 def _items(value: Any, sample: Any) -> list:
     value = _unpacked(value)
-    if not isinstance(value, list | tuple):
+    if not isinstance(value, list):
         raise _Unfit
     return [_converted(item, _item_sample(sample)) for item in value]
 

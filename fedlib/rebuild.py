@@ -354,7 +354,7 @@ def _execute(artefact: Artefact) -> list[Path]:
     papermill.execute_notebook(
         artefact.notebook,
         executed,
-        artefact.parameters,
+        parameters.plain(artefact.parameters),
         kernel_name=KERNEL,
         language="python",
         progress_bar=False,

@@ -1,10 +1,15 @@
 """Notebook parameters: the tagged cell, typed values, refused names (A18, A19)."""
 
+import ast
 from pathlib import Path
 
 import nbformat
+import numpy as np
 import pytest
 import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from papermill.translators import PythonTranslator
 
 from fedlib import artefacts, parameters, paths
 from fedlib.parameters import declared, resolve
@@ -75,7 +80,9 @@ def test_defaults_keep_order_and_type(known):
         ("alphas", "[1]", [1.0]),
         ("alphas", ["1e-3", 2], [0.001, 2.0]),
         ("alphas", "[]", []),
-        ("alphas", (0.5,), [0.5]),
+        ("alphas", np.array([0.5, 2]), [0.5, 2.0]),
+        ("lr", np.float32(0.5), 0.5),
+        ("seeds", np.array([3, 4]), [3, 4]),
         ("seeds", "[3, 4]", [3, 4]),
         ("methods", "['fedavg', 'local']", ["fedavg", "local"]),
         ("methods", "[fedavg, local]", ["fedavg", "local"]),
@@ -117,6 +124,8 @@ def test_values_take_the_type_of_the_default(known, name, given, wanted):
         ("deterministic", None, "true or false"),
         ("alphas", 0.1, "a list, each a finite number"),
         ("alphas", "0.1,0.5", "a list, each a finite number"),
+        ("alphas", (0.5,), "a list, each a finite number"),
+        ("alphas", "(0.5,)", "a list, each a finite number"),
         ("alphas", ["a"], "a list, each a finite number"),
         ("seeds", [1, 2.5], "a list, each an integer"),
         ("methods", [1], "a list, each text"),
@@ -131,6 +140,66 @@ def test_what_does_not_fit_is_refused(known, name, given, expected):
     with pytest.raises(SettingError) as refused:
         resolve(known, {name: given})
     assert str(refused.value) == f"{name}: got {given!r}, expected {expected}"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("('\"', '\\\\')", "tuple"),
+        ("[1, (2,)]", "tuple"),
+        ("{'a': {'b': (1,)}}", "tuple"),
+        ("{1, 2}", "set"),
+        ("b'x'", "bytes"),
+        ("1 + 2j", "complex"),
+        ("{1: 2}", "dict"),
+        ("{None: 2}", "dict"),
+        ("1e999", "float"),
+    ],
+)
+def test_only_what_json_holds_crosses_into_a_notebook(known, text, kind):
+    with pytest.raises(SettingError, match=rf"^target: got .* of type {kind}; "):
+        resolve(known, {"target": text})
+
+
+def test_what_yaml_makes_of_dates_sets_and_bytes_is_refused(known):
+    for line in ("2020-01-02", "!!set {a, b}", "!!binary aGVsbG8="):
+        loaded = yaml.safe_load(f"target: {line}")
+        with pytest.raises(SettingError, match="^target: got "):
+            resolve(known, loaded)
+
+
+HOSTILE = st.text("\"\\'\n\r\t #;(){}[],x\u2028\x00")
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | HOSTILE
+NESTED = st.recursive(
+    PLAIN,
+    lambda inner: (
+        st.lists(inner)
+        | st.dictionaries(HOSTILE, inner)
+        | st.lists(inner).map(tuple)
+        | st.lists(inner).map(repr)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(NESTED)
+def test_what_papermill_writes_into_the_cell_is_a_literal_of_the_same_value(
+    known, value
+):
+    """Nothing that a user types becomes code: it is refused, or comes back equal."""
+    try:
+        values = resolve(known, {"target": value})
+    except SettingError:
+        return
+    cell = PythonTranslator.codify(values)
+    found = {
+        line.targets[0].id: ast.literal_eval(line.value)
+        for line in ast.parse(cell).body
+        if isinstance(line, ast.Assign)
+    }
+    assert found == values
+    assert len(ast.parse(cell).body) == len(values)
 
 
 def test_yaml_and_command_line_agree(known):

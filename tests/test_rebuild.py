@@ -7,6 +7,7 @@ from pathlib import Path
 import nbformat
 import papermill
 import pytest
+import yaml
 
 from fedlib import (
     artefacts,
@@ -78,6 +79,26 @@ def statuses(outcomes: list[rebuild.Outcome]) -> dict[str, str]:
 
 def reasons(name: str, **settings) -> list[str]:
     return rebuild.why_stale(name, "quick", settings)
+
+
+def test_text_in_a_parameter_file_runs_no_program(project):
+    """A tuple's text stood unescaped in the cell; the build reported success."""
+    parameters = PARAMETERS + "picture = None  # anything\n"
+    write_notebook("toy/one", WRITE.format(name="one"), parameters=parameters)
+    proof = project / "ran"
+    attack = f"""('";open({json.dumps(str(proof))},"w");"',)"""
+    file = paths.PARAMS / "quick/toy/one.yaml"
+    file.write_text(yaml.safe_dump({"picture": attack}))
+    with pytest.raises(SettingError, match="picture: got .* of type tuple; expected"):
+        rebuild.rebuild([], "quick")
+    file.write_text("")
+    with pytest.raises(SettingError, match="picture: got .* of type tuple; expected"):
+        rebuild.rebuild([], "quick", overrides={"picture": attack})
+    by_hand = artefacts.prepare("toy/one", "quick")
+    by_hand.parameters["picture"] = {"a": [(attack,)]}
+    with rebuild.own_kernel(), pytest.raises(SettingError, match="of type tuple"):
+        rebuild._execute(by_hand)
+    assert not proof.exists()
 
 
 def test_real_kernels_failures_collected_and_second_pass_does_nothing(
