@@ -14,7 +14,7 @@ from fedlib import registry
 from fedlib.local import Training
 from fedlib.partition import LDA, NID1, CappedDirichlet, NwayKshot, Scheme, TwoClass
 from fedlib.results import Result
-from fedlib.spec import Spec
+from fedlib.spec import Spec, refuse_unknown
 
 # scheme -> its name in tables and figures, and who uses it
 PARTITIONS = {
@@ -66,6 +66,17 @@ SETTINGS = {
 EMBEDDINGS = {"fedmps": "unit"}
 # What servers do many costly steps of, by the name of the setting.
 SERVER_STEPS = ("generator_steps", "hyper_steps")
+# What its runs are told.
+PARAMETERS = {
+    "preset",
+    "dataset",
+    "methods",
+    "partitions",
+    "clients",
+    "rounds",
+    "server_steps",
+    "seeds",
+}
 
 
 def _hp(method: str, p: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,8 +105,9 @@ def specs(p: Mapping[str, Any]) -> list[Spec]:
     Raises
     ------
     ValueError
-        Unknown data set or partition.
+        Unknown data set or partition; ``SettingError`` for an unknown name in ``p``.
     """
+    refuse_unknown(p, PARAMETERS)
     if p["dataset"] not in SETTINGS:
         raise ValueError(
             f"dataset: got {p['dataset']!r}, expected one of {list(SETTINGS)}"

@@ -14,7 +14,7 @@ from fedlib import leaderboard, registry
 from fedlib.data import load
 from fedlib.federation import partition_of
 from fedlib.results import Result
-from fedlib.spec import Spec
+from fedlib.spec import Spec, refuse_unknown
 from fedlib.withhold import per_class
 
 
@@ -30,10 +30,12 @@ def specs(p: Mapping[str, Any]) -> list[Spec]:
     Raises
     ------
     SettingError
-        A method that sends nothing per class, or an illegal setting.
+        A method that sends nothing per class, or an unknown or illegal setting.
     """
+    refuse_unknown(p, leaderboard.PARAMETERS | {"min_counts", "sampling"})
+    shared = {name: p[name] for name in p if name in leaderboard.PARAMETERS}
     found = []
-    for spec in leaderboard.specs(p):
+    for spec in leaderboard.specs(shared):
         own = spec.partition.model_dump()
         drawn = own | {k: v for k, v in p["sampling"].items() if k in own}
         same = spec.model_dump() | {"partition": drawn}

@@ -1,18 +1,20 @@
 """What notebooks call: live source, checks, tables and artefacts with provenance."""
 
+import ast
 import inspect
 import json
 import os
 import platform
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import torch
+from IPython.core.getipython import get_ipython
 from IPython.display import Markdown, display
 from matplotlib.figure import Figure
 from pydantic import BaseModel
@@ -21,13 +23,14 @@ import fedlib
 from fedlib import plot
 from fedlib.files import write_text
 from fedlib.paths import ROOT, cache_dir, figures_dir
-from fedlib.spec import Settings, validated
+from fedlib.spec import SettingError, Settings, validated
 from fedlib.tables import Rendered, escape_markdown, is_missing, markdown_table, render
 
 if TYPE_CHECKING:
     from fedlib.data import Dataset
 
 PRESETS = ("quick", "cpu", "paper")
+INJECTED = "# Parameters"  # how the cell begins that papermill puts behind the tagged
 
 
 def setup() -> None:
@@ -112,6 +115,62 @@ def table(df: pd.DataFrame, digits: int = 3) -> None:
 def parameters(model: type[Settings], **values: Any) -> Settings:
     """Return the validated parameters of a notebook, or explain what is wrong."""
     return validated(model, values)
+
+
+def _assigned(source: str) -> list[str]:
+    """Return the names that a cell binds; none if it does anything else."""
+    try:
+        body = ast.parse(source).body
+    except SyntaxError:  # the kernel keeps cells that it refused, too
+        return []
+    found = []
+    for line in body:
+        match line:
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                found.append(name)
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                found.append(name)
+            case _:
+                return []
+    return found
+
+
+def settings(namespace: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return every parameter of the running notebook with its value as it stands now.
+
+    A kernel does not see tags. The parameters cell is the last executed one that only
+    assigns, and assigns ``preset``; names that papermill adds in a cell behind it count
+    as well, so that a study can refuse those it does not know.
+
+    Parameters
+    ----------
+    namespace : mapping, optional
+        The kernel's names, with the executed cells' source as ``In``; by default those
+        of the kernel that runs this.
+
+    Raises
+    ------
+    SettingError
+        No such cell was executed, or a name of it was deleted since.
+    """
+    shell = get_ipython()
+    known = namespace if namespace is not None else shell.user_ns if shell else {}
+    cells = [str(source) for source in known.get("In", [])]
+    own = [not source.lstrip().startswith(INJECTED) for source in cells]
+    names = [_assigned(source) for source in cells]
+    tagged = [i for i, bound in enumerate(names) if own[i] and "preset" in bound]
+    if not tagged:
+        raise SettingError(
+            "settings: found no executed cell of assignments with preset among them, "
+            "expected the one tagged 'parameters'"
+        )
+    wanted = names[tagged[-1]]
+    if own[tagged[-1] + 1 : tagged[-1] + 2] == [False]:
+        wanted += names[tagged[-1] + 1]
+    gone = [name for name in wanted if name not in known]
+    if gone:
+        raise SettingError(f"settings: {gone} deleted, expected each parameter's value")
+    return {name: known[name] for name in wanted}
 
 
 def _plain(value: Any) -> Any:

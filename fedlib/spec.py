@@ -1,6 +1,7 @@
 """The settings of a run: frozen, validated before any work starts."""
 
 import difflib
+from collections.abc import Iterable
 from typing import Any, Literal, TypeVar
 
 from pydantic import (
@@ -33,6 +34,20 @@ def suggestion(name: str, known: list[str]) -> str:
     """Return ``; did you mean 'rounds'?`` for a close name, else the known ones."""
     close = difflib.get_close_matches(name, known, 1)
     return f"did you mean {close[0]!r}?" if close else f"expected one of {known}"
+
+
+def refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse a name that nothing would read.
+
+    Raises
+    ------
+    SettingError
+        An unknown name; the closest known one is suggested.
+    """
+    for name in given:
+        if name not in known:
+            hint = suggestion(name, list(known))
+            raise SettingError(f"{name}: no such setting; {hint}")
 
 
 def validated(model: type[Settings], values: dict[str, Any]) -> Settings:

@@ -3,7 +3,8 @@
 A notebook's parameters say everything. ``runs`` names methods and their variants,
 ``sweeps`` the settings that are varied, one after the other. Any other parameter is a
 setting that all runs share, and goes where a field of its name is: in the spec, in the
-partition, in training, or among a method's hyper-parameters.
+partition, in training, or among a method's hyper-parameters. A parameter that is none
+of these is refused; what only a picture uses stands in ``picture``.
 """
 
 # pandas ships no types, and those that pyright infers for frames are wrong here.
@@ -24,7 +25,7 @@ from fedlib.partition import SCHEMES
 from fedlib.plot import method_name
 from fedlib.results import Result
 from fedlib.runs import run_many
-from fedlib.spec import Spec, suggestion
+from fedlib.spec import SettingError, Spec, refuse_unknown, suggestion
 
 # Parameters of a notebook that span the grid, or that no run sees.
 SPANNING = {
@@ -92,6 +93,20 @@ def told(method: str, switches: Mapping[str, str]) -> tuple[dict, dict]:
     return general, {n: v for n, v in switches.items() if n not in outside}
 
 
+def _plain(paper: str) -> set[str]:
+    """Return the settings of a whole run: fields of a spec, arguments of a paper's."""
+    own = {*inspect.signature(papers.BUILDERS[paper]).parameters}
+    own -= {"dataset", "method", "changes", "ways"}
+    return own | ({*Spec.model_fields} - COMPOUND)
+
+
+def _settings(paper: str) -> set[str]:
+    """Return the names of all settings, whatever scheme or method they are of."""
+    models = [Training, *SCHEMES.values()]
+    fields = {name for model in models for name in model.model_fields}
+    return fields | _plain(paper) | _hp_names()
+
+
 def placed(
     paper: str, dataset: str, method: str, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -112,9 +127,7 @@ def placed(
     scheme = given.get("scheme", protocols[dataset].partition.scheme)
     if scheme not in SCHEMES:
         raise ValueError(f"scheme: got {scheme!r}; {suggestion(scheme, list(SCHEMES))}")
-    own = {n for n in inspect.signature(papers.BUILDERS[paper]).parameters}
-    own -= {"dataset", "method", "changes", "ways"}
-    plain = own | set(Spec.model_fields) - COMPOUND
+    plain = _plain(paper)
     parts: dict[str, Iterable[str]] = {
         "partition": SCHEMES[scheme].model_fields,
         "training": Training.model_fields,
@@ -123,10 +136,7 @@ def placed(
     known = {name for fields in parts.values() for name in fields} | plain | _hp_names()
     changes: dict[str, Any] = {}
     for name, value in given.items():
-        if name not in known:
-            raise ValueError(
-                f"{name}: no such setting; {suggestion(name, list(known))}"
-            )
+        refuse_unknown([name], known)
         if name in plain:
             changes[name] = value
             continue
@@ -145,7 +155,14 @@ class Grid:
     specs: list[Spec] = field(repr=False)
 
 
-def grid(paper: str, p: Mapping[str, Any]) -> Grid:
+def _several(p: Mapping[str, Any], name: str) -> list:
+    """Return what a parameter lists, or the one thing that its singular names."""
+    if name in p and f"{name}s" in p:
+        raise SettingError(f"{name}: got {name} and {name}s, expected one of the two")
+    return p[f"{name}s"] if f"{name}s" in p else [p[name]]
+
+
+def grid(paper: str, p: Mapping[str, Any], unseen: Iterable[str] = ()) -> Grid:
     """Return the grid that a notebook's parameters stand for.
 
     Parameters
@@ -157,15 +174,21 @@ def grid(paper: str, p: Mapping[str, Any]) -> Grid:
         from label to text; ``seeds`` or ``seed``; optionally ``sweeps``, a mapping from
         a setting to its values; and any setting. A mapping in place of a value, or of a
         list of values, has one per data set.
+    unseen : list of str
+        Names in ``p`` that no run sees, beside ``picture``.
 
     Raises
     ------
     ValueError
-        An unknown name, or a value that is not legal.
+        A value that is not legal; ``SettingError`` for an unknown name, with the
+        closest known one, even if its value is None.
     """
-    datasets = p["datasets"] if "datasets" in p else [p["dataset"]]
-    seeds = p["seeds"] if "seeds" in p else [p["seed"]]
-    shared = {name: value for name, value in p.items() if name not in SPANNING}
+    outside = SPANNING | {*unseen}
+    settings = _settings(paper)
+    refuse_unknown(p, settings | outside)
+    refuse_unknown(p.get("sweeps") or (), settings)
+    datasets, seeds = _several(p, "dataset"), _several(p, "seed")
+    shared = {name: value for name, value in p.items() if name not in outside}
     sweeps: Mapping[str, Any] = p.get("sweeps") or {"": [None]}
     rows, specs = [], []
     for dataset in datasets:
@@ -431,6 +454,7 @@ def study(paper: str, p: Mapping[str, Any], jobs: int | None = None) -> Study:
 
 
 def _table5(p: Mapping[str, Any]) -> list[Spec]:
+    refuse_unknown(p, ("preset", "dataset", "methods", "ways", "seed"))
     return [
         papers.fedmps(p["dataset"], m, seed=p["seed"], ways=p["ways"], rounds=2)
         for m in p["methods"]

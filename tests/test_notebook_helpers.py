@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from IPython.core.interactiveshell import InteractiveShell
 from pydantic import BaseModel, ConfigDict
 
 from fedlib import losses, notebook, paths
@@ -147,6 +148,51 @@ def test_parameters_are_validated_with_a_suggestion():
     assert notebook.parameters(Settings, rounds="5").rounds == 5
     with pytest.raises(SettingError, match="did you mean 'rounds'"):
         notebook.parameters(Settings, ruonds=5)
+
+
+CELL = 'preset = "quick"  # one\nrounds: int | None = 4  # T\nruns = {"a": 1}  # rows\n'
+
+
+@pytest.fixture
+def kernel():
+    """Give a shell that runs cells and keeps their text, as a kernel does."""
+    shell = InteractiveShell()
+
+    def execute(*cells: str) -> dict[str, Any]:
+        for cell in cells:
+            shell.run_cell(cell, store_history=True)
+        return notebook.settings(shell.user_ns)
+
+    yield execute
+    shell.reset()
+
+
+def test_settings_are_the_parameters_as_they_stand_in_the_kernel(kernel):
+    later = 'import math\nfedlib_x = 3\nprint("")', "width = 7", "%precision 3"
+    found = kernel("scratch = 1", CELL, *later)
+    assert found == {"preset": "quick", "rounds": 4, "runs": {"a": 1}}
+    assert [*found] == ["preset", "rounds", "runs"]
+    assert kernel("rounds = 9")["rounds"] == 9
+    again = kernel(CELL.replace("rounds", "local_epochs"), *later)
+    assert [*again] == ["preset", "local_epochs", "runs"]
+    broken = kernel(CELL.replace("{", "{{"))  # no Python; the cell before holds
+    assert broken == again
+
+
+def test_settings_have_what_papermill_adds_known_or_not(kernel):
+    injected = '# Parameters\npreset = "cpu"\nruonds = 3\n'
+    found = kernel(CELL, injected, "unrelated = 1")
+    assert found == {"preset": "cpu", "rounds": 4, "runs": {"a": 1}, "ruonds": 3}
+    assert "ruonds" not in kernel(CELL, "x = 1", injected)  # not right behind it
+
+
+def test_settings_need_an_executed_parameters_cell(kernel):
+    with pytest.raises(SettingError, match="settings: found no executed cell"):
+        kernel('preset = "quick"\nprint(preset)')
+    with pytest.raises(SettingError, match="settings: found no executed cell"):
+        notebook.settings()  # no kernel at all
+    with pytest.raises(SettingError, match=r"settings: \['rounds'\] deleted"):
+        kernel(CELL, "del rounds")
 
 
 def fake_result(seed: int) -> Any:

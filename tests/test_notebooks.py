@@ -9,12 +9,22 @@ import pytest
 import yaml
 from IPython.core.inputtransformer2 import TransformerManager
 
-from fedlib import artefacts, parameters, registry
+from fedlib import (
+    artefacts,
+    leaderboard,
+    min_counts,
+    notebook,
+    parameters,
+    registry,
+    study,
+)
 from fedlib.paths import NOTEBOOKS, PARAMS, ROOT
 
 LEARN = sorted(NOTEBOOKS.glob("learn/*.ipynb"))
 PAPERS = sorted(NOTEBOOKS.glob("papers/*/*.ipynb"))
 PRESETS = ["quick", "cpu", "paper"]
+# They step through runs themselves, so that the rebuild has none to make before.
+MEASURED = {"fedpa/table5", "fedpg/table3"}
 FORBIDDEN = re.compile(
     r"\.backward\(|optimi[sz]er\.step|sys\.path|!pip|%pip|[\"'](?:/|[A-Z]:\\)\w"
 )
@@ -92,6 +102,59 @@ def test_presets_fit_their_notebook_and_resolve_their_runs(name, preset):
         parameters.declared(NOTEBOOKS / "papers" / f"{name}.ipynb")
     )
     assert artefacts.prepare(name, preset).parameters["preset"] == preset
+
+
+def asked_for(name: str, p: dict) -> list:
+    """Return the runs that a notebook's own cells ask the study for, given parameters.
+
+    Its calls are evaluated with ``settings`` as a kernel would have it after papermill
+    injected ``p``; nothing is trained.
+    """
+    cells = [cell.source for cell in code(read(f"papers/{name}.ipynb"))]
+    injected = "# Parameters\n" + "\n".join(f"{k} = {v!r}" for k, v in p.items())
+    settings = notebook.settings(p | {"In": ["", cells[0], injected, *cells[1:]]})
+    sources = {
+        "study.study": lambda paper, p: study.grid(paper, p).specs,
+        "study.pooled": study.pooled,
+        "study.specs_for": study.specs_for,
+        "leaderboard.specs": leaderboard.specs,
+        "keeping.specs": min_counts.specs,
+    }
+    found = []
+    for node in ast.walk(ast.parse("\n".join(cells))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in sources:
+            *paper, told = node.args
+            assert ast.unparse(told) == "settings", ast.unparse(node)
+            known = sources[ast.unparse(node.func)]
+            found.append(known(*map(ast.literal_eval, paper), settings))
+    return [spec for specs in found for spec in specs]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("name", artefacts.names())
+def test_a_notebook_makes_the_runs_that_the_rebuild_plans(name, preset):
+    planned = artefacts.prepare(name, preset)
+    asked = asked_for(name, planned.parameters)
+    assert asked == planned.specs
+    assert asked or "runs" not in planned.parameters
+
+
+@pytest.mark.parametrize("name", artefacts.names())
+def test_a_notebook_reads_its_parameters_by_one_call(name):
+    """No copy of them: a key that it lacked would make other runs."""
+    cells = code(read(f"papers/{name}.ipynb"))
+    trees = [ast.parse(cell.source) for cell in cells[1:]]
+    bound = [
+        ast.unparse(node)
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign | ast.AugAssign)
+        and "settings" in ast.unparse(getattr(node, "targets", [node])[0])
+    ]
+    assert set(bound) <= {"settings = notebook.settings()"}
+    texts = [cell.source for cell in cells]
+    assert sum(text.count("notebook.settings()") for text in texts) == 1
+    assert sum("study.grid(" in text for text in texts) == (name in MEASURED)
 
 
 def test_no_preset_without_a_notebook():

@@ -135,6 +135,16 @@ def test_real_kernels_failures_collected_and_second_pass_does_nothing(
     assert written.stat().st_mtime_ns == before
 
 
+def test_a_real_kernel_reads_the_parameters_that_were_injected(project):
+    told = "from fedlib import notebook\nrounds_told = notebook.settings()\n"
+    keep = WRITE.replace("rounds\\n{{rounds}}", "{{rounds_told}}").format(name="told")
+    write_notebook("toy/told", told, keep)
+    (outcome,) = rebuild.rebuild(["told"], "quick", overrides={"rounds": "7"})
+    assert outcome.status == "built", outcome.error
+    written = (project / "figures" / "quick" / "toy" / "told.csv").read_text()
+    assert written == "{'preset': 'quick', 'rounds': 7}\n"
+
+
 def test_reasons_in_words(project, kernels):
     write_notebook("toy/a", "x = 1")
     assert reasons("toy/a") == ["never built"]

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
-from fedlib import features, papers, plot_study, reports, runs, study
+from fedlib import artefacts, features, papers, plot_study, reports, runs, study
 from fedlib.spec import SettingError
 from fedlib.study import Study, grid, labelled, parsed, placed
 
@@ -74,6 +74,13 @@ def test_a_scheme_brings_its_own_settings():
     ("given", "told"),
     [
         ({"alphas": 0.1}, "alphas: no such setting; did you mean 'alpha'"),
+        ({"ruonds": None}, "ruonds: no such setting; did you mean 'rounds'"),
+        ({"sweep": {"alpha": [1]}}, "sweep: no such setting; did you mean 'sweeps'"),
+        (
+            {"sweeps": {"alphas": [None]}},
+            "alphas: no such setting; did you mean 'alpha'",
+        ),
+        ({"seed": 1}, "seed: got seed and seeds, expected one of the two"),
         ({"scheme": "two_clas"}, "scheme: got 'two_clas'; did you mean 'two_class'"),
         ({"datasets": ["digit"]}, "dataset: got 'digit', expected one of"),
         ({"alpha": -1.0}, "partition.alpha: got -1.0"),
@@ -83,6 +90,21 @@ def test_a_scheme_brings_its_own_settings():
 def test_what_is_wrong_is_named(given, told):
     with pytest.raises((ValueError, SettingError), match=told):
         grid("fedpa", P | given)
+
+
+def test_what_no_run_sees_is_declared():
+    given = P | {"picture": {"steps": 3}, "watts": 50.0}
+    with pytest.raises(SettingError, match="watts: no such setting"):
+        grid("fedpa", given)
+    assert grid("fedpa", given, ["watts"]).specs == grid("fedpa", P).specs
+
+
+@pytest.mark.parametrize("name", study.SPECIAL)
+def test_runs_that_are_no_grid_refuse_unknown_names_too(name):
+    p = artefacts.prepare(name, "quick").parameters
+    assert study.specs_for(name, p)
+    with pytest.raises(SettingError, match="ruonds: no such setting"):
+        study.specs_for(name, p | {"ruonds": None})
 
 
 def test_the_grid_has_a_run_per_data_set_value_run_and_seed():
@@ -95,7 +117,7 @@ def test_the_grid_has_a_run_per_data_set_value_run_and_seed():
         swept = {"alpha": spec.partition.alpha, "participation": spec.participation}
         assert swept[cell["setting"]] == cell["value"]
         assert spec.rounds == 2
-    both = grid("fedpa", P | {"seed": 3, "rounds": {"digits": 7}})
+    both = grid("fedpa", P | {"rounds": {"digits": 7}})
     assert {s.rounds for s in both.specs} == {7}
     of = {"sweeps": {"alpha": {"digits": [0.5, 1.0], "fashion": [0.3]}}}
     each = grid("fedpa", P | of | {"datasets": ["digits", "fashion"], "seeds": [0]})
