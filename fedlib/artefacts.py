@@ -15,10 +15,10 @@ import fedlib
 from fedlib import parameters, paths, registry, study
 from fedlib.data import DATASETS, load
 from fedlib.files import sha256, write_text
+from fedlib.paths import PRESETS
 from fedlib.sources import is_module, module_path, source_hashes
 from fedlib.spec import SettingError, Spec, suggestion
 
-PRESETS = ("quick", "cpu", "paper")
 SUFFIXES = {".png", ".pdf", ".csv", ".md", ".tex", ".json"}
 STAMPED = {"notebook", "parameters", "runs", "sources", "data", "inputs", "outputs"}
 
@@ -35,9 +35,7 @@ class Artefact(NamedTuple):
 
 def names() -> list[str]:
     """Return the names of all artefacts, ``<paper>/<notebook>``."""
-    found = paths.NOTEBOOKS.glob("papers/*/*.ipynb")
-    pairs = [(path.parent.name, path.stem) for path in found]
-    return sorted(f"{a}/{b}" for a, b in pairs if not (a + "/" + b).startswith("."))
+    return paths.artefact_names()
 
 
 def select(wanted: Sequence[str]) -> list[str]:

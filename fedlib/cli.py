@@ -1,4 +1,8 @@
-"""The command ``fedlib``."""
+"""The command ``fedlib``.
+
+Commands import what they need themselves: torch, pandas and papermill take seconds, and
+lists and ``--help`` need none of them.
+"""
 
 import importlib.metadata
 import os
@@ -7,18 +11,16 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-import pandas as pd
-import torch
 
-from fedlib import artefacts, data, device, paths, rebuild, registry
-from fedlib.data import DataError
-from fedlib.data.catalogue import entry_of
-from fedlib.data.download import human
-from fedlib.data.store import Policy
-from fedlib.runs import jobs_default
+from fedlib import paths, registry
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fedlib.data.store import Policy
 
 PACKAGES = ("torch", "torchvision", "numpy", "scipy", "scikit-learn", "pandas")
 PACKAGES += ("matplotlib", "seaborn", "papermill", "ipykernel", "jupyterlab", "nbval")
@@ -34,7 +36,11 @@ class Plain(click.Group):
         """Run the command."""
         try:
             return super().invoke(ctx)
-        except DataError as error:
+        except FileNotFoundError as error:
+            from fedlib.data import DataError
+
+            if not isinstance(error, DataError):
+                raise
             click.echo(f"Error: {error}", err=True)
             ctx.exit(1)
         except ValueError as error:
@@ -42,7 +48,7 @@ class Plain(click.Group):
             ctx.exit(2)
 
 
-def _table(frame: pd.DataFrame) -> str:
+def _table(frame: "pd.DataFrame") -> str:
     return frame.to_string(index=False, na_rep="") if len(frame) else "none"
 
 
@@ -61,7 +67,7 @@ def _selection(command: Command) -> Command:
             "--preset",
             default="quick",
             show_default=True,
-            metavar="|".join(artefacts.PRESETS),
+            metavar="|".join(paths.PRESETS),
             help="Which folder of params/ to take.",
         ),
         click.argument("names", nargs=-1),
@@ -98,6 +104,8 @@ def rebuild_command(
     NAMES are artefacts (fedmps/table3), papers (fedmps), or short names (table3) that
     only one artefact has; none means all.
     """
+    from fedlib import device, rebuild
+
     device.chosen()  # a wrong name stops before the first artefact
     outcomes = rebuild.rebuild(
         names,
@@ -124,6 +132,8 @@ def estimate_command(
     names: tuple[str, ...], preset: str, settings: tuple[tuple[str, str], ...]
 ) -> None:
     """Say what the missing runs cost in one process on this machine."""
+    from fedlib import rebuild
+
     frame = rebuild.estimate(names, preset, dict(settings))
     hours = (frame["seconds"] / 3600).round(2)
     click.echo(_table(frame.assign(seconds=frame["seconds"].round(1), hours=hours)))
@@ -141,10 +151,10 @@ def list_group() -> None:
 @list_group.command("artefacts")
 def list_artefacts() -> None:
     """List tables and figures, with the presets that they have."""
-    for name in artefacts.names():
+    for name in paths.artefact_names():
         has = [
             preset
-            for preset in artefacts.PRESETS
+            for preset in paths.PRESETS
             if (paths.PARAMS / preset / f"{name}.yaml").exists()
         ]
         click.echo(f"{name}  ({', '.join(has) or 'no preset'})")
@@ -169,6 +179,8 @@ def list_methods() -> None:
 @list_group.command("datasets")
 def list_datasets() -> None:
     """List data sets and whether they are here."""
+    from fedlib import data
+
     click.echo(_table(data.status().filter(["name", "title", "present", "get"])))
 
 
@@ -180,6 +192,11 @@ def data_group() -> None:
 @data_group.command("status")
 def data_status() -> None:
     """Say which data sets are here and from where, or how to get them."""
+    import pandas as pd
+
+    from fedlib import data
+    from fedlib.data.download import human
+
     rows = []
     for found in data.status().to_dict("records"):
         here, get = found["present"], found["get"]
@@ -205,13 +222,16 @@ def data_status() -> None:
 @click.option("--offline", is_flag=True, help="Only say what to download, from where.")
 def data_fetch(names: tuple[str, ...], offline: bool) -> None:
     """Download data sets, and go on with what was interrupted."""
+    from fedlib import data
+    from fedlib.data.catalogue import entry_of
+
     for name in names:
         entry_of(name)  # a wrong name stops before the first download
     failed = False
     for name in names:
         try:
             data.fetch(name, offline=offline or None, echo=click.echo)
-        except DataError as error:
+        except data.DataError as error:
             click.echo(f"Error: {error}", err=True)
             failed = True
     sys.exit(1 if failed else 0)
@@ -226,8 +246,10 @@ def data_fetch(names: tuple[str, ...], offline: bool) -> None:
     show_default=True,
     help="Name unreadable images and stop, or leave them out.",
 )
-def data_check(name: str, unreadable: Policy) -> None:
+def data_check(name: str, unreadable: "Policy") -> None:
     """Compare the number of images per class with the official one."""
+    from fedlib import data
+
     click.echo(_table(data.check(name, unreadable=unreadable)))
     found = data.load(name, unreadable=unreadable)
     if found.sizes:
@@ -241,6 +263,8 @@ def data_check(name: str, unreadable: Policy) -> None:
 @click.argument("name")
 def data_guide(name: str) -> None:
     """Print what a data set is and how to get it, step by step."""
+    from fedlib import data
+
     click.echo(data.guide(name), nl=False)
 
 
@@ -264,6 +288,11 @@ def _cache_problem() -> str:
 @main.command()
 def doctor() -> None:
     """Check this installation; exits 1 when something is wrong."""
+    import torch
+
+    from fedlib import device
+    from fedlib.runs import jobs_default
+
     problems = []
     click.echo(f"python       {platform.python_version()} ({sys.executable})")
     for package in PACKAGES:

@@ -9,6 +9,14 @@ ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
 PARAMS = ROOT / "params"
 FIGURES = ROOT / "figures"
+PRESETS = ("quick", "cpu", "paper")  # folders of PARAMS
+
+
+def artefact_names() -> list[str]:
+    """Return the names of all artefacts, ``<paper>/<notebook>``."""
+    found = NOTEBOOKS.glob("papers/*/*.ipynb")
+    pairs = [(path.parent.name, path.stem) for path in found]
+    return sorted(f"{a}/{b}" for a, b in pairs if not (a + "/" + b).startswith("."))
 
 
 def cache_dir() -> Path:

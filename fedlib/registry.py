@@ -2,8 +2,10 @@
 
 import difflib
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from fedlib.method import Method
+if TYPE_CHECKING:  # a list of names needs no torch
+    from fedlib.method import Method
 
 METHODS = {
     "gfpl": "fedlib.methods.gfpl",
@@ -35,7 +37,7 @@ METHODS = {
 }
 
 
-def method(name: str) -> Method:
+def method(name: str) -> "Method":
     """Return a method's record.
 
     Raises
