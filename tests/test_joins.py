@@ -224,7 +224,10 @@ def written(runs, monkeypatch):
             artefact = artefacts.prepare(f"{paper}/{name}", "paper", changed)
         content = parameters.read(artefact.notebook)
         tagged = parameters.tagged_cell(artefact.notebook, content)
-        space = dict(artefact.parameters)
+        executed = ["", content.cells[tagged].source]  # as a kernel keeps them
+        space = {**artefact.parameters, "In": executed}
+        kernel = SimpleNamespace(user_ns=space)
+        monkeypatch.setattr(notebook, "get_ipython", lambda: kernel)
         for at, cell in enumerate(content.cells):
             if cell.cell_type == "code" and at != tagged:
                 source = TransformerManager().transform_cell(cell.source)
