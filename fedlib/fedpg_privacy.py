@@ -389,7 +389,7 @@ def points(table: pd.DataFrame, line: str, measures: dict[str, str]) -> pd.DataF
     ]
     parts = []
     for name, title in measures.items():
-        numbers = {"accuracy": whole[name], "sd": whole[f"{name}_sd"]}
+        numbers = {"measured": whole[name], "sd": whole[f"{name}_sd"]}
         found = {"value": whole["n"].astype(int), "method": whole[line]} | numbers
         found["dataset"] = [", ".join([*panel, title]) for panel in panels]
         parts.append(pd.DataFrame(found).assign(setting=AXIS))

@@ -56,13 +56,13 @@ def sent(results: Sequence[Result]) -> pd.DataFrame:
 def sent_points(found: Study) -> pd.DataFrame:
     """Return what ``plot_study.lines`` draws of a client's traffic in one exchange.
 
-    In thousands of floats; lines are the directions, of each run where there are
+    In thousands (``floats_k``); lines are the directions, of each run where there are
     several.
     """
     runs = found.cells.join(sent(found.results)[[*DIRECTIONS]])
     keys = ["dataset", "setting", "value", "method"]
     mean = runs.groupby(keys, sort=False)[[*DIRECTIONS]].mean() / 1000
-    long = mean.reset_index().melt(keys, var_name="way", value_name="accuracy")
+    long = mean.reset_index().melt(keys, var_name="way", value_name="floats_k")
     ways = long["way"].map(DIRECTIONS)
     several = long["method"].nunique() > 1
     lines = long["method"] + ", " + ways if several else ways

@@ -104,7 +104,6 @@ def points(table: pd.DataFrame, what: str) -> pd.DataFrame:
     what : "change" or "kilobytes"
         The column to draw; changes of accuracy have whiskers.
     """
-    names = {"partition": "dataset", "min_count": "value", what: "accuracy"}
-    kept = table.drop(columns="accuracy").rename(columns=names)
-    kept = kept.rename(columns={"change_sd": "sd"} if what == "change" else {})
-    return kept.assign(setting="min_count")
+    names = {"partition": "dataset", "min_count": "value"}
+    names |= {"change_sd": "sd"} if what == "change" else {}
+    return table.rename(columns=names).assign(setting="min_count")

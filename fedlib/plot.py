@@ -146,7 +146,8 @@ def in_percent(value: float, _: int) -> str:
     return f"{100 * value:.4g}"
 
 
-def _require(df: pd.DataFrame, columns: Sequence[str], keys: list[str]) -> None:
+def require(df: pd.DataFrame, columns: Sequence[str], keys: list[str]) -> None:
+    """Refuse a frame without these columns, without rows, or with doubled keys."""
     missing = [c for c in columns if c not in df]
     if missing:
         raise ValueError(f"df: got columns {list(df)}, expected also {missing}")
@@ -193,43 +194,48 @@ def panel_axes(
 def curves(
     df: pd.DataFrame,
     *,
+    x: str = "round",
+    y: str = "accuracy",
+    line: str = "method",
+    panel: str = "panel",
     xlabel: str = "Communication round",
     ylabel: str = "Test accuracy (%)",
     percent: bool = True,
 ) -> tuple[Figure, pd.DataFrame]:
-    """Draw one curve per method, with a band of one sd.
+    """Draw one curve per line's name, with a band of one sd.
 
     Parameters
     ----------
     df : DataFrame
-        Columns ``round``, ``method``, ``accuracy`` and, optionally, ``sd`` and
-        ``panel``. A missing accuracy leaves a gap.
+        Long form: columns ``x``, ``y``, ``line`` and, optionally, ``panel`` and
+        ``"sd"``. A missing ``y`` leaves a gap.
+    x, y, line, panel : str
+        Names of columns of ``df``; the returned numbers keep them.
     percent : bool
-        Whether accuracies are fractions to be labelled in percent.
+        Whether ``y`` are fractions to be labelled in percent.
     """
-    extra = [c for c in ("sd", "panel") if c in df]
-    keys = [c for c in ("panel", "method", "round") if c in df]
-    _require(df, ["round", "method", "accuracy"], keys)
-    order = list(dict.fromkeys(df["method"]))
+    keys = [c for c in (panel, line, x) if c in df]
+    require(df, [x, line, y], keys)
+    order = list(dict.fromkeys(df[line]))
     look = styles(order)
-    whole = df if "panel" in df else df.assign(panel="")
-    parts = dict(list(whole.groupby(["panel", "method"], sort=False)))
-    panels = list(dict.fromkeys(whole["panel"]))
+    whole = df if panel in df else df.assign(**{panel: ""})
+    parts = dict(list(whole.groupby([panel, line], sort=False)))
+    panels = list(dict.fromkeys(whole[panel]))
     longest = max(len(s.label) for s in look.values())
     fig, axes, columns = panel_axes(
         len(panels), 2.2, len(order), xlabel=xlabel, ylabel=ylabel, longest=longest
     )
     handles = {}
-    for ax, panel in zip(axes, panels, strict=True):
+    for ax, title in zip(axes, panels, strict=True):
         for place, name in enumerate(order):
-            if (panel, name) not in parts:
+            if (title, name) not in parts:
                 continue
-            part = parts[panel, name].sort_values("round")
+            part = parts[title, name].sort_values(x)
             step = max(1, len(part) // 8)
             s = look[name]
             (handles[name],) = ax.plot(
-                part["round"],
-                part["accuracy"],
+                part[x],
+                part[y],
                 label=s.label,
                 color=s.colour,
                 marker=s.marker,
@@ -242,19 +248,19 @@ def curves(
                 zorder=3 if s.line == "-" else 2,
             )
             if "sd" in part:
-                low, high = part["accuracy"] - part["sd"], part["accuracy"] + part["sd"]
+                low, high = part[y] - part["sd"], part[y] + part["sd"]
                 ax.fill_between(
-                    part["round"], low, high, color=s.colour, alpha=0.13, linewidth=0
+                    part[x], low, high, color=s.colour, alpha=0.13, linewidth=0
                 )
         ax.grid(axis="y")
         ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         if percent:
             ax.yaxis.set_major_formatter(FuncFormatter(in_percent))
-        ax.set_title(str(panel))
+        ax.set_title(str(title))
     fig.legend(
         handles=[handles[n] for n in order], loc="outside lower center", ncols=columns
     )
-    drawn = [*keys, "accuracy", *(c for c in extra if c == "sd")]
+    drawn = [*keys, y, *(c for c in ("sd",) if c in df)]
     return fig, df.loc[:, drawn].reset_index(drop=True)
 
 
@@ -302,6 +308,7 @@ def heatmaps(
     *,
     class_names: Sequence[str] | None = None,
     label: str = "Training samples",
+    value: str = "count",
     wide: bool = False,
 ) -> tuple[Figure, pd.DataFrame]:
     """Draw samples per client (across) and class (down), one panel per entry.
@@ -311,14 +318,14 @@ def heatmaps(
     Parameters
     ----------
     counts : mapping from title to int [clients, classes]
+    value : str
+        What the column of numbers is called in the returned table.
     wide : bool
         Whether a single panel takes the full page instead of one column.
     """
     if not counts:
         raise ValueError("counts: got no panels, expected at least one")
-    arrays = {
-        name: _counts(value, f"counts[{name!r}]") for name, value in counts.items()
-    }
+    arrays = {name: _counts(each, f"counts[{name!r}]") for name, each in counts.items()}
     top = max(1.0, *(float(a.max()) for a in arrays.values()))
     most = max(a.shape[1] for a in arrays.values())
     if class_names is not None and len(class_names) != most:
@@ -350,11 +357,11 @@ def heatmaps(
     ).outline.set_visible(False)  # pyright: ignore[reportCallIssue]
     _write_counts(fig, axes, list(arrays.values()), top)
     rows = [
-        (name, client, c, value)
+        (name, client, c, number)
         for name, array in arrays.items()
-        for (client, c), value in np.ndenumerate(array)
+        for (client, c), number in np.ndenumerate(array)
     ]
-    return fig, pd.DataFrame(rows, columns=["panel", "client", "class", "count"])
+    return fig, pd.DataFrame(rows, columns=["panel", "client", "class", value])
 
 
 def heatmap(
@@ -374,35 +381,40 @@ def heatmap(
 def bars(
     df: pd.DataFrame,
     *,
+    x: str = "label",
+    y: str = "value",
+    group: str = "group",
     ylabel: str = "Test accuracy (%)",
     percent: bool = True,
     wide: bool = False,
 ) -> tuple[Figure, pd.DataFrame]:
-    """Draw one bar per label, or one per label and group, with whiskers of one sd.
+    """Draw one bar per ``x``, or one per ``x`` and group, with whiskers of one sd.
 
     Parameters
     ----------
     df : DataFrame
-        Columns ``label``, ``value`` and, optionally, ``sd`` and ``group``; a missing
-        value leaves its place empty.
+        Long form: columns ``x``, ``y`` and, optionally, ``group`` and ``"sd"``; a
+        missing ``y`` leaves its place empty.
+    x, y, group : str
+        Names of columns of ``df``; the returned numbers keep them.
     percent : bool
-        Whether values are fractions to be labelled in percent.
+        Whether ``y`` are fractions to be labelled in percent.
     """
-    keys = [c for c in ("label", "group") if c in df]
-    _require(df, ["label", "value"], keys)
-    labels = list(dict.fromkeys(df["label"]))
-    groups = list(dict.fromkeys(df["group"])) if "group" in df else [None]
-    grouped = "group" in df
+    keys = [c for c in (x, group) if c in df]
+    require(df, [x, y], keys)
+    labels = list(dict.fromkeys(df[x]))
+    grouped = group in df
+    groups = list(dict.fromkeys(df[group])) if grouped else [None]
     fig, axes, columns = panel_axes(1, 2.2, len(groups) if grouped else 0, wide)
     ax, look = axes[0], styles(groups if grouped else labels)
     hatches = {name: HATCHES[i % len(HATCHES)] for i, name in enumerate(look)}
     size = 0.8 / len(groups)
     for i, row in enumerate(df.to_dict("records")):
-        name = row["group"] if grouped else row["label"]
-        offset = groups.index(row["group"]) - (len(groups) - 1) / 2 if grouped else 0
+        name = row[group] if grouped else row[x]
+        offset = groups.index(name) - (len(groups) - 1) / 2 if grouped else 0
         ax.bar(
-            labels.index(row["label"]) + size * offset,
-            row["value"],
+            labels.index(row[x]) + size * offset,
+            row[y],
             size * 0.92,
             yerr=row.get("sd"),
             color=look[name].colour,
@@ -426,7 +438,7 @@ def bars(
         found = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
         handles = [found[s.label] for s in look.values()]
         fig.legend(handles=handles, loc="outside lower center", ncols=columns)
-    kept = [*keys, "value", *(c for c in ("sd",) if c in df)]
+    kept = [*keys, y, *(c for c in ("sd",) if c in df)]
     return fig, df.loc[:, kept].reset_index(drop=True)
 
 

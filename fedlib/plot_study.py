@@ -26,11 +26,16 @@ def _logarithmic(values: Sequence[Any]) -> bool:
 def lines(
     df: pd.DataFrame,
     *,
+    x: str = "value",
+    y: str = "accuracy",
+    line: str = "method",
+    panel: str = "dataset",
+    setting: str = "setting",
     names: Mapping[str, str] | None = None,
     ylabel: str = "Test accuracy (%)",
     percent: bool = True,
 ) -> tuple[Figure, pd.DataFrame]:
-    """Draw a panel per data set and swept setting, a line per method.
+    """Draw ``y`` against a setting: a panel per data set and swept setting.
 
     Settings that are numbers are drawn to scale, on a logarithmic axis where they are
     positive and span a factor of 20; others are evenly spaced.
@@ -38,18 +43,25 @@ def lines(
     Parameters
     ----------
     df : DataFrame
-        As from ``Study.points``: dataset, setting, value, method, accuracy and,
-        optionally, sd over seeds, drawn as whiskers.
+        Long form, as from ``Study.points``: columns ``x``, ``y``, ``line``, ``panel``
+        and, optionally, ``"sd"`` over seeds, drawn as whiskers, and ``setting``.
+    x, y, line, panel : str
+        Names of columns of ``df``; the returned numbers keep them.
+    setting : str
+        Column that says what ``x`` is; each has panels of its own. Without it ``x``
+        is what its column says.
     names : mapping, optional
-        From a setting, or a data set, to its printed name.
+        From a setting, or a panel, to its printed name.
     percent : bool
-        Whether accuracies are fractions to be labelled in percent.
+        Whether ``y`` are fractions to be labelled in percent.
     """
     names = dict(names or {})
-    order = list(dict.fromkeys(df["method"]))
+    kept = [c for c in (panel, setting, x, line) if c in df]
+    plot.require(df, [panel, x, line, y], kept)
+    order = list(dict.fromkeys(df[line]))
     look = plot.styles(order)
-    panels = list(df.groupby(["dataset", "setting"], sort=False))
-    datasets = df["dataset"].nunique()
+    whole = df if setting in df else df.assign(**{setting: x})
+    panels = list(whole.groupby([panel, setting], sort=False))
     fig, axes, columns = plot.panel_axes(
         len(panels),
         2.2,
@@ -58,18 +70,18 @@ def lines(
         longest=max(len(s.label) for s in look.values()),
     )
     handles = {}
-    for ax, ((dataset, setting), part) in zip(axes, panels, strict=True):
-        values = list(dict.fromkeys(part["value"]))
+    for ax, ((title, swept), part) in zip(axes, panels, strict=True):
+        values = list(dict.fromkeys(part[x]))
         numbers = all(isinstance(v, int | float) for v in values)
         place = {v: v if numbers else i for i, v in enumerate(values)}
         for name in order:
-            mine = part[part["method"] == name]
+            mine = part[part[line] == name]
             if mine.empty:
                 continue
             s = look[name]
             handles[name] = ax.errorbar(
-                [place[v] for v in mine["value"]],
-                mine["accuracy"],
+                [place[v] for v in mine[x]],
+                mine[y],
                 yerr=mine["sd"] if "sd" in mine and mine["sd"].notna().any() else None,
                 label=s.label,
                 color=s.colour,
@@ -89,16 +101,15 @@ def lines(
         shown = values if len(values) <= 8 else values[:: math.ceil(len(values) / 8)]
         labels = [f"{v:g}" if numbers else str(v) for v in shown]
         ax.set_xticks([place[v] for v in shown], labels)
-        ax.set_xlabel(names.get(setting, setting))
-        ax.set_title(names.get(dataset, dataset) if datasets > 1 else "")
+        ax.set_xlabel(names.get(swept, swept))
+        ax.set_title(names.get(title, title) if df[panel].nunique() > 1 else "")
         ax.grid(axis="y")
         if percent:
             ax.yaxis.set_major_formatter(FuncFormatter(plot.in_percent))
     fig.legend(
         handles=[handles[n] for n in order], loc="outside lower center", ncols=columns
     )
-    kept = ["dataset", "setting", "value", "method", "accuracy"]
-    kept += [c for c in ("sd",) if c in df]
+    kept += [y, *(c for c in ("sd",) if c in df)]
     return fig, df.loc[:, kept].reset_index(drop=True)
 
 

@@ -336,12 +336,12 @@ def log_panels(
 ) -> pd.DataFrame:
     """Return what ``plot.curves`` draws of one source of ``logs``.
 
-    A panel per name, with words for its title.
+    A panel per name, with words for its title; what was logged is ``value``.
     """
     chosen = logged[logged.source == source]
     if names is not None:
         chosen = chosen[chosen.name.isin(names)]
-    columns = {"run": "method", "name": "panel", "value": "accuracy"}
+    columns = {"run": "method", "name": "panel"}
     words = {n: n.replace("_", " ").capitalize() for n in chosen["name"].unique()}
     chosen = chosen.assign(name=chosen["name"].map(words | TITLES))
     return chosen.rename(columns=columns).drop(columns="source")

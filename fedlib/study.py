@@ -344,7 +344,7 @@ class Study:
         ].reset_index(drop=True)
 
     def points(self, value: str = "best") -> pd.DataFrame:
-        """Return what ``plot_study.lines`` draws: panel, x, method, accuracy, sd."""
+        """Return what ``plot_study.lines`` draws: a panel per data set and setting."""
         frame = self.frame()
         grouped = frame.groupby(
             ["dataset", "setting", "value", "method"], sort=False, dropna=False
@@ -359,10 +359,10 @@ class Study:
             model, rule = result.paper_rule
             accuracy = result.accuracy(model, rule, result.spec.test).nanmean(1)
             parts.append({"round": result.evaluated, "accuracy": accuracy.numpy()})
-        return self._per_round(parts)
+        return self._per_round(parts, "accuracy")
 
     def watched(self, name: str) -> pd.DataFrame:
-        """Return a number that runs log per round as ``curves`` does accuracy.
+        """Return a number that runs log per round, in a column of its name.
 
         What servers report, or what is compared with centralised prototypes. Runs of
         methods that do not have it are left out.
@@ -374,20 +374,20 @@ class Study:
         rows = []
         for frame in frames:
             value = frame[name].to_numpy() if name in frame else float("nan")
-            rows.append({"round": frame.index.to_numpy(), "accuracy": value})
-        return self._per_round(rows)
+            rows.append({"round": frame.index.to_numpy(), name: value})
+        return self._per_round(rows, name)
 
-    def _per_round(self, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-        """Return mean and sd over seeds of ``accuracy`` per panel, method and round."""
+    def _per_round(self, rows: Sequence[Mapping[str, Any]], y: str) -> pd.DataFrame:
+        """Return mean and sd over seeds of column ``y`` per panel, method and round."""
         parts = []
         for cell, row in zip(self.cells.to_dict("records"), rows, strict=True):
             title = load(cell["dataset"]).title
             if cell["setting"] and not pd.isna(cell["value"]):
                 title += f", {cell['setting']} {cell['value']}"
             parts.append(pd.DataFrame(row).assign(panel=title, method=cell["method"]))
-        whole = pd.concat(parts).dropna(subset="accuracy")
+        whole = pd.concat(parts).dropna(subset=y)
         grouped = whole.groupby(["panel", "method", "round"], sort=False)
-        frame = grouped["accuracy"].agg(accuracy="mean", sd="std").reset_index()
+        frame = grouped[y].agg(**{y: "mean", "sd": "std"}).reset_index()
         return frame if frame["sd"].notna().all() else frame.drop(columns="sd")
 
     @property

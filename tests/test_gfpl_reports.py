@@ -58,7 +58,7 @@ def test_points_are_thousands_per_direction(found):
     points = gfpl_reports.sent_points(found)
     assert set(points["method"]) >= {"fedavg, sent", "gfpl, received"}
     sizes = gfpl_reports.sent(found.results)
-    sent = points[points["method"] == "gfpl, sent"]["accuracy"]
+    sent = points[points["method"] == "gfpl, sent"]["floats_k"]
     assert sent.tolist() == pytest.approx([sizes["up"][2] / 1000])
 
 

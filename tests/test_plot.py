@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
-from fedlib import plot
+from fedlib import plot, plot_study
 from fedlib.registry import METHODS
 
 OWN = ["gfpl", "fedpa", "fedmps", "fedhpro", "fedpg"]
@@ -268,3 +268,37 @@ def test_files_have_equal_bytes_after_a_display_and_when_drawn_again(
     read = pd.read_csv(first[2])
     pd.testing.assert_frame_equal(read, df, check_dtype=False, rtol=1e-9)
     assert csv.endswith(b"\n")
+
+
+def test_curves_and_bars_keep_the_columns_that_they_are_given():
+    df = curve_frame(["fedavg", "fedmps"]).assign(panel="one", sd=0.5)
+    names = {"round": "step", "accuracy": "decibels", "method": "run", "panel": "place"}
+    named = df.rename(columns=names)
+    fig, drawn = plot.curves(named, x="step", y="decibels", line="run", panel="place")
+    assert list(drawn) == ["place", "run", "step", "decibels", "sd"]
+    same, _ = plot.curves(df)
+    for a, b in zip(fig.axes[0].lines, same.axes[0].lines, strict=True):
+        np.testing.assert_array_equal(a.get_xydata(), b.get_xydata())
+    assert fig.axes[0].get_title() == "one"
+    with pytest.raises(ValueError, match=r"expected also \['accuracy'\]"):
+        plot.curves(named, x="step", line="run")
+    table = pd.DataFrame({"size": ["s", "m"], "kilobytes": [3.0, 4.0], "way": "up"})
+    fig, drawn = plot.bars(table, x="size", y="kilobytes", group="way", percent=False)
+    assert list(drawn) == ["size", "way", "kilobytes"]
+    assert [bar.get_height() for bar in rectangles(fig.axes[0])] == [3.0, 4.0]
+    _, drawn = plot.heatmaps({"a": [[1, 2]]}, value="share")
+    assert drawn["share"].tolist() == [1, 2]
+
+
+def test_lines_keep_the_columns_that_they_are_given():
+    rows = [("A", n, w, 10.0 * n) for n in (1, 2, 3) for w in ("up", "down")]
+    df = pd.DataFrame(rows, columns=["place", "clients", "way", "kilobytes"])
+    fig, drawn = plot_study.lines(
+        df, x="clients", y="kilobytes", line="way", panel="place", percent=False
+    )
+    assert list(drawn) == ["place", "clients", "way", "kilobytes"]
+    assert fig.axes[0].get_xlabel() == "clients"
+    for line in fig.axes[0].lines[:1]:
+        np.testing.assert_array_equal(line.get_xydata(), [[1, 10], [2, 20], [3, 30]])
+    with pytest.raises(ValueError, match="two rows"):
+        plot_study.lines(df, x="clients", y="kilobytes", line="place", panel="place")

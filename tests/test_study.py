@@ -293,7 +293,7 @@ def test_what_runs_log_is_drawn_like_accuracy(monkeypatch, tmp_path):
     shown = found.watched("mismatch")
     assert shown["method"].unique().tolist() == ["fedhpro"]
     logged = found.results[1].watched()["mismatch"]
-    assert shown["accuracy"].tolist() == pytest.approx(logged.tolist())
+    assert shown["mismatch"].tolist() == pytest.approx(logged.tolist())
     assert shown["round"].tolist() == [1, 2]
     assert found.watched("hyper_cosine")["round"].tolist() == [2]
 
