@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
+from fedlib import papers
 from fedlib.data import DATASETS
 from fedlib.paths import figures_dir
 from fedlib.plot import method_name
@@ -186,8 +187,13 @@ def _row(source: Source, wanted: pd.Series, there: pd.DataFrame) -> pd.Series | 
         if not pd.isna(value):
             same = same & _equal(there[name], value)
     found = there[same].dropna(subset=[source.theirs, source.ours])
-    swept = [_swept(row, wanted) for row in found.to_dict("records")]
-    found = found.loc[np.array(swept, bool)]
+    if "value" in there and "setting" not in wanted:
+        plain = _protocol(source.paper, wanted["dataset"])
+        names = there["setting"].replace("scheme", "partition").unique()
+        protocol = {name: plain[name] for name in names if name in plain}
+        rows = found[["setting", "value"]].to_dict("records")
+        swept = [_swept(row, wanted, protocol) for row in rows]
+        found = found.loc[np.array(swept, bool)]
     where = f"{source.paper}/{source.table}: {source.column} {wanted['number']}"
     if found[source.ours].nunique() > 1:
         raise ValueError(
@@ -201,16 +207,37 @@ def _row(source: Source, wanted: pd.Series, there: pd.DataFrame) -> pd.Series | 
     return found.iloc[0] if len(found) else None
 
 
-def _swept(row: Mapping[str, Any], wanted: pd.Series) -> bool:
-    """Return whether a row's swept setting has the value of a paper's row."""
-    setting = row.get("setting")
-    name = {"scheme": "partition"}.get(setting, setting)
-    if "setting" in wanted or name not in wanted or pd.isna(row.get("value")):
-        return True
-    value = wanted[name]
-    if isinstance(value, str):
-        return value == row["value"]
-    return bool(np.isclose(float(row["value"]), value))
+def _protocol(paper: str, dataset: str) -> dict[str, Any]:
+    """Return the settings that a paper's protocol has where a table tells none."""
+    spec = papers.BUILDERS[paper](dataset, "fedavg")
+    rest = {"imbalance": spec.imbalance, "participation": spec.participation}
+    return rest | dict(spec.partition) | {"partition": spec.partition.scheme}
+
+
+def _swept(row: Mapping[str, Any], wanted: pd.Series, protocol: dict) -> bool:
+    """Return whether a row of a sweep has the settings of a paper's row.
+
+    Parameters
+    ----------
+    row : mapping
+        Its ``setting`` and ``value``.
+    wanted : Series
+        Settings; an empty one goes with any.
+    protocol : dict
+        The values that other rows of the table sweep, and this one does not.
+    """
+    name = {"scheme": "partition"}.get(row["setting"], row["setting"])
+    own = {} if pd.isna(row["value"]) else {name: row["value"]}
+    for name, value in (protocol | own).items():
+        told = wanted.get(name)
+        if pd.isna(told):
+            continue
+        same = (
+            value == told if isinstance(told, str) else np.isclose(float(value), told)
+        )
+        if not same:
+            return False
+    return True
 
 
 def _near(kind: Kind, number: float, sd: float) -> float:

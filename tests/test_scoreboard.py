@@ -188,6 +188,23 @@ def test_equal_numbers_of_two_settings_do_not_get_mixed():
     assert ran.to_dict() == {method_name(m): i for i, m in enumerate(same, 7)}
 
 
+def test_a_sweep_of_one_setting_has_the_protocols_value_of_the_others():
+    # FedHPro's Table 1: alpha 0.5 without a tail, and a tail of 10 at alpha 0.5.
+    table = pd.read_csv(REFERENCE / "fedhpro" / "table1.csv")
+    mine = table[(table.dataset == "cifar10") & (table.method == "fedavg")]
+    mine = mine[(mine.partition == "nid1") & (mine.alpha == 0.5)]
+    printed = mine.set_index("imbalance")["mean"]
+    row = {"dataset": "cifar10", "method": "fedavg"}
+    swept = (("alpha", "0.5", 1, 1.0), ("imbalance", "10", 10, 2.0))
+    rows = [
+        row | {"setting": s, "value": v, "paper": printed[tail], "mean": ours}
+        for s, v, tail, ours in swept
+    ]
+    write("fedhpro/table1", rows)
+    ran = of("fedhpro/table1").dropna(subset="ours").set_index("number")["ours"]
+    assert ran.to_dict() == {printed[1]: 1.0, printed[10]: 2.0}
+
+
 def test_a_row_with_another_number_of_the_paper_is_refused(printed):
     rows = fedpa_rows(printed, dict.fromkeys(printed, 0.0))
     write("fedpa/table3", [rows[0] | {"paper": 50.0}, *rows[1:]])
