@@ -188,9 +188,7 @@ def _row(source: Source, wanted: pd.Series, there: pd.DataFrame) -> pd.Series | 
             same = same & _equal(there[name], value)
     found = there[same].dropna(subset=[source.theirs, source.ours])
     if "value" in there and "setting" not in wanted:
-        plain = _protocol(source.paper, wanted["dataset"])
-        names = there["setting"].replace("scheme", "partition").unique()
-        protocol = {name: plain[name] for name in names if name in plain}
+        protocol = _protocol(source.paper, wanted["dataset"])
         rows = found[["setting", "value"]].to_dict("records")
         swept = [_swept(row, wanted, protocol) for row in rows]
         found = found.loc[np.array(swept, bool)]
@@ -224,7 +222,7 @@ def _swept(row: Mapping[str, Any], wanted: pd.Series, protocol: dict) -> bool:
     wanted : Series
         Settings; an empty one goes with any.
     protocol : dict
-        The values that other rows of the table sweep, and this one does not.
+        Values of the settings that this row does not sweep.
     """
     name = {"scheme": "partition"}.get(row["setting"], row["setting"])
     own = {} if pd.isna(row["value"]) else {name: row["value"]}
