@@ -22,6 +22,7 @@ from pydantic import BaseModel
 import fedlib
 from fedlib import plot
 from fedlib.files import write_text
+from fedlib.notes import Note, record
 from fedlib.paths import ROOT, cache_dir, figures_dir
 from fedlib.spec import SettingError, Settings, validated
 from fedlib.tables import Rendered, escape_markdown, is_missing, markdown_table, render
@@ -243,7 +244,7 @@ class Artefact:
         results: Sequence["fedlib.Result"] = (),
         settings: BaseModel | dict[str, Any] | None = None,
         datasets: Sequence["Dataset"] = (),
-        notes: Sequence[str] = (),
+        notes: Sequence[Note | str] = (),
     ) -> None:
         """Write where the numbers come from, as JSON without times or places.
 
@@ -254,11 +255,12 @@ class Artefact:
         settings : dict or model
             The notebook's parameters.
         datasets : list of Dataset
-        notes : list of str
-            What a reader must know, such as "reduced budget: 20 of 500 rounds".
+        notes : list of Note or str
+            What a reader must know, such as ``Note("reduced", "20 of 500 rounds")``;
+            plain text is a remark.
         """
         if isinstance(notes, str):
-            raise TypeError(f"notes: got {notes!r}, expected a list of str")
+            raise TypeError(f"notes: got {notes!r}, expected a list of notes")
         runs = [
             {
                 "key": r.key,
@@ -269,11 +271,11 @@ class Artefact:
             }
             for r in results
         ]
-        record = {
+        content = {
             "artefact": f"{self.paper}/{self.name}",
             "preset": self.preset,
             "settings": settings or {},
-            "notes": list(notes),
+            "notes": [record(note) for note in notes],
             "seeds": sorted({r.spec.seed for r in results}),
             "runs": runs,
             "data": [
@@ -288,7 +290,7 @@ class Artefact:
             },
         }
         text = json.dumps(
-            record, indent=1, sort_keys=True, ensure_ascii=False, default=_plain
+            content, indent=1, sort_keys=True, ensure_ascii=False, default=_plain
         )
         for place in (ROOT, cache_dir(), Path.home()):
             if len(place.parts) > 1 and f"{place}/" in text:

@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 from fedlib import registry
 from fedlib.data.catalogue import entry_of
 from fedlib.local import Training
+from fedlib.notes import Note
 from fedlib.partition import (
     LDA,
     NID1,
@@ -348,7 +349,7 @@ def _with_ways(ways: int | None, changes: dict[str, Any]) -> dict[str, Any]:
     return changes | {"partition": dict(changes.get("partition", {})) | {"ways": ways}}
 
 
-def notes(results: Sequence[Result], paper: str = "fedmps") -> list[str]:
+def notes(results: Sequence[Result], paper: str = "fedmps") -> list[Note]:
     """Return what a reader of these numbers of a paper must know."""
     found = []
     for spec in {r.spec.dataset: r.spec for r in results}.values():
@@ -362,14 +363,15 @@ def notes(results: Sequence[Result], paper: str = "fedmps") -> list[str]:
             ),
         ):
             if ours < full:
-                found.append(f"reduced budget: {spec.dataset}, {ours} of {full} {what}")
+                text = f"reduced budget: {spec.dataset}, {ours} of {full} {what}"
+                found.append(Note("reduced", text))
         if spec.net != protocol.net:
-            found.append(
-                f"reduced budget: {spec.dataset}, net {spec.net} in place of "
-                f"{protocol.net}"
-            )
+            nets = f"net {spec.net} in place of {protocol.net}"
+            text = f"reduced budget: {spec.dataset}, {nets}"
+            found.append(Note("reduced", text))
         if spec.dataset in OURS:
-            found.append(f"{spec.dataset} is not a data set of the paper")
+            text = f"{spec.dataset} is not a data set of the paper"
+            found.append(Note("not_paper_data", text))
     return found
 
 

@@ -407,11 +407,19 @@ def ends(curves: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def data_title(name: str) -> str:
+    """Return how a data set is printed, with what is told of the copy at hand."""
+    return load(name).title
+
+
+# How ``tables.render`` prints what CSVs hold by name.
+NAMES = {"dataset": data_title, "method": method_name}
+
+
 def printed(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with data sets and methods named as printed."""
-    titles = {name: load(name).title for name in table["dataset"].unique()}
-    named = {"dataset": table["dataset"].map(titles)}
-    return table.assign(**named, method=table["method"].map(method_name))
+    """Return a table with data sets and methods named as printed, for display."""
+    there = {column: NAMES[column] for column in NAMES if column in table}
+    return table.assign(**{name: table[name].map(told) for name, told in there.items()})
 
 
 def named(table: pd.DataFrame) -> pd.DataFrame:

@@ -1,8 +1,8 @@
 """All numbers of the papers' tables against ours: what came out the same, what not.
 
-Nothing is joined here a second time: a table's notebook has put the paper's number and
-ours into one row, and that row is looked for. So a number counts as run only where the
-notebook has said which run it belongs to.
+A table's notebook has put the paper's number and ours into one row. That row is found
+by its settings, and must hold the number that the paper has for them. So a number
+counts as run only where the notebook has said which run it belongs to.
 """
 
 # pandas ships no types, and those that pyright infers for frames are wrong here.
@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
+from fedlib import papers
 from fedlib.data import DATASETS
 from fedlib.paths import figures_dir
 from fedlib.plot import method_name
@@ -25,7 +26,6 @@ from fedlib.reports import reference
 
 POINTS = 1.5  # of accuracy, where twice the paper's sd is less
 SHARE = 0.1  # of other measured quantities
-REDUCED = "reduced budget"  # how a note on cut rounds or nets begins
 STATES = ("reproduced", "off", "not run", "not available")
 SETTINGS = (
     *("dataset", "domain", "partition", "alpha", "imbalance", "participation", "ways"),
@@ -36,6 +36,7 @@ PREFIX = {
     **{"alpha": "α ", "ways": "n = ", "imbalance": "tail ", "round": "round "},
     **{"shot_spread": "spread ", "virtual_per_class": "n_v "},
 }
+NAMES = {"paper": method_name}  # how ``tables.render`` prints what CSVs hold by name
 SHORT = {"nid1": "NID1", "nid2": "NID2", "lda": "LDA", "none": "without all"}
 
 Kind = Literal["points", "exact", "share"]
@@ -56,10 +57,12 @@ class Source(NamedTuple):
     file: str = ""  # in ``figures/<preset>/<paper>/``; empty if named like the table
     theirs: str = "paper"  # columns of that file
     ours: str = "mean"
+    labels: Mapping[str, str] = {}  # variant -> its row's label, if not its own name
     where: Mapping[str, Any] = {}  # rows of the paper's table
     there: Mapping[str, Any] = {}  # rows of the file
 
 
+HYPER = {"hyper": "{method} + HP"}  # ``{method}`` is the printed name
 SOURCES = (
     Source("gfpl", "table1", "mean"),
     # Printed once for all numbers of ways. Of parameters it is the uploads of all
@@ -73,7 +76,17 @@ SOURCES = (
             ("parameters_k", "paper_k", "D"),
         )
     ),
-    Source("gfpl", "table2", "mean"),
+    Source(
+        "gfpl",
+        "table2",
+        "mean",
+        labels={
+            "none": "without DCS and PFG",
+            "pseudo": "without DCS",
+            "dual_classifier": "without PFG",
+            "dual_classifier+pseudo": "gfpl",
+        },
+    ),
     Source("gfpl", "table3", "value", "exact", ours="ours"),
     Source("fedpa", "table2", "mean"),
     Source("fedpa", "table3", "mean"),
@@ -97,35 +110,38 @@ SOURCES = (
     Source("fedmps", "table7", "mean"),
     Source("fedhpro", "table1", "mean"),
     Source("fedhpro", "table2", "mean"),
-    Source("fedhpro", "table3", "mean"),
-    Source("fedhpro", "table3", "gain", theirs="paper_gain", ours="gain"),
+    *(
+        Source("fedhpro", "table3", column, theirs=theirs, ours=ours, labels=HYPER)
+        for column, theirs, ours in (
+            ("mean", "paper", "mean"),
+            ("gain", "paper_gain", "gain"),
+        )
+    ),
     Source("fedhpro", "table5", "mean"),
     Source("fedhpro", "table6", "mean"),
     Source("fedhpro", "table6", "gain", theirs="paper_change", ours="change"),
     Source("fedpg", "table1", "mean"),
     Source("fedpg", "table1", "ratio", "share", "table1_speed", ours="at 95 %"),
-    Source("fedpg", "table2", "mean"),
-    Source("fedpg", "table3", "mean", "share"),
+    Source(
+        "fedpg",
+        "table2",
+        "mean",
+        labels={
+            "without_anchor": "GT-d",
+            "without_proto": "GT-p",
+            "without_align": "LT-fa",
+            "without_tuning": "LT-ct",
+        },
+    ),
+    Source(
+        "fedpg",
+        "table3",
+        "mean",
+        "share",
+        labels={"fc": "FedPG+fc", "cnn": "FedPG+cnn"},
+    ),
 )
 PAPERS = tuple(dict.fromkeys(source.paper for source in SOURCES))
-
-
-def _dataset(text: str) -> str:
-    """Return a data set's name for its name or title, with or without a remark."""
-    titles = {entry.title: name for name, entry in DATASETS.items()}
-    return titles.get(text, titles.get(text.split(" (")[0], text))
-
-
-def _written(path: Path) -> pd.DataFrame | None:
-    """Return a notebook's table with data sets and methods by name, if it is there."""
-    if not path.exists():
-        return None
-    found = pd.read_csv(path)
-    if "dataset" in found:
-        found["dataset"] = found["dataset"].map(_dataset)
-    if "method" in found:
-        found["method"] = found["method"].map(method_name)
-    return found
 
 
 def _reduced(path: Path) -> bool:
@@ -133,7 +149,7 @@ def _reduced(path: Path) -> bool:
     if not path.exists():
         return False
     notes = json.loads(path.read_text(encoding="utf-8"))["notes"]
-    return any(note.startswith(REDUCED) for note in notes)
+    return any(note["kind"] == "reduced" for note in notes)
 
 
 def _equal(column: pd.Series, value: Any) -> pd.Series:
@@ -143,51 +159,83 @@ def _equal(column: pd.Series, value: Any) -> pd.Series:
     return column.isna() | np.isclose(pd.to_numeric(column, "coerce"), value)
 
 
+def _label(source: Source, wanted: pd.Series) -> str:
+    """Return by what name a notebook's table has the row of a method or a variant."""
+    variant = wanted.get("variant")
+    if pd.isna(variant):
+        return wanted["method"]
+    label = source.labels.get(variant, variant)
+    return label.format(method=method_name(wanted["method"]))
+
+
 def _row(source: Source, wanted: pd.Series, there: pd.DataFrame) -> pd.Series | None:
-    """Return the row of a notebook's table that has a number of the paper's.
+    """Return the row of a notebook's table with the settings of a paper's number.
+
+    The notebook has put that number into it; a row without one is beside no number.
 
     Raises
     ------
     ValueError
-        Several rows could be meant.
+        Several rows could be meant, or the row's own number of the paper is another.
     """
-    same = np.isclose(pd.to_numeric(there[source.theirs], "coerce"), wanted["number"])
     shared = [name for name in (*SETTINGS, "cost") if name in wanted and name in there]
     equal = {name: wanted[name] for name in shared}
     if "method" in wanted and "method" in there:
-        # A row of a variant is named by it, or in words that only the number tells.
-        variant = wanted.get("variant")
-        if pd.isna(variant):
-            equal["method"] = method_name(wanted["method"])
-        elif (there["method"] == variant).any():
-            equal["method"] = variant
+        equal["method"] = _label(source, wanted)
+    same = pd.Series(True, there.index)
     for name, value in (*equal.items(), *source.there.items()):
         if not pd.isna(value):
             same = same & _equal(there[name], value)
-    found = there[same].dropna(subset=source.ours)
-    swept = [_swept(row, wanted) for row in found.to_dict("records")]
-    found = found.loc[np.array(swept, bool)]
-    if found[source.ours].nunique() > 1 and "method" in found:  # FedPG+fc, FedPG+cnn
-        named = found["method"].str.contains(str(wanted.get("variant")), regex=False)
-        found = found[named] if named.any() else found
+    found = there[same].dropna(subset=[source.theirs, source.ours])
+    if "value" in there and "setting" not in wanted:
+        protocol = _protocol(source.paper, wanted["dataset"])
+        rows = found[["setting", "value"]].to_dict("records")
+        swept = [_swept(row, wanted, protocol) for row in rows]
+        found = found.loc[np.array(swept, bool)]
+    where = f"{source.paper}/{source.table}: {source.column} {wanted['number']}"
     if found[source.ours].nunique() > 1:
         raise ValueError(
-            f"{source.paper}/{source.table}: {source.column} {wanted['number']} stands "
-            f"in {len(found)} rows of what its notebook wrote"
+            f"{where} has the settings of {len(found)} rows of what its notebook wrote"
+        )
+    told = pd.to_numeric(found[source.theirs], "coerce")
+    if not np.isclose(told, wanted["number"]).all():
+        raise ValueError(
+            f"{where}: its notebook wrote {told.iloc[0]} beside these settings"
         )
     return found.iloc[0] if len(found) else None
 
 
-def _swept(row: Mapping[str, Any], wanted: pd.Series) -> bool:
-    """Return whether a row's swept setting has the value of a paper's row."""
-    setting = row.get("setting")
-    name = {"scheme": "partition"}.get(setting, setting)
-    if "setting" in wanted or name not in wanted or pd.isna(row.get("value")):
-        return True
-    value = wanted[name]
-    if isinstance(value, str):
-        return value == row["value"]
-    return bool(np.isclose(float(row["value"]), value))
+def _protocol(paper: str, dataset: str) -> dict[str, Any]:
+    """Return the settings that a paper's protocol has where a table tells none."""
+    spec = papers.BUILDERS[paper](dataset, "fedavg")
+    rest = {"imbalance": spec.imbalance, "participation": spec.participation}
+    return rest | dict(spec.partition) | {"partition": spec.partition.scheme}
+
+
+def _swept(row: Mapping[str, Any], wanted: pd.Series, protocol: dict) -> bool:
+    """Return whether a row of a sweep has the settings of a paper's row.
+
+    Parameters
+    ----------
+    row : mapping
+        Its ``setting`` and ``value``.
+    wanted : Series
+        Settings; an empty one goes with any.
+    protocol : dict
+        Values of the settings that this row does not sweep.
+    """
+    name = {"scheme": "partition"}.get(row["setting"], row["setting"])
+    own = {} if pd.isna(row["value"]) else {name: row["value"]}
+    for name, value in (protocol | own).items():
+        told = wanted.get(name)
+        if pd.isna(told):
+            continue
+        same = (
+            value == told if isinstance(told, str) else np.isclose(float(value), told)
+        )
+        if not same:
+            return False
+    return True
 
 
 def _near(kind: Kind, number: float, sd: float) -> float:
@@ -258,7 +306,8 @@ def cells(preset: str) -> pd.DataFrame:
     Raises
     ------
     ValueError
-        A number of a paper stands in several rows of a table that a notebook wrote.
+        The settings of a paper's number are those of several rows of a table that a
+        notebook wrote, or of a row with another number of the paper.
     """
     parts = [_cells(source, figures_dir() / preset) for source in SOURCES]
     return pd.concat(parts, ignore_index=True)
@@ -281,7 +330,8 @@ def _cells(source: Source, figures: Path) -> pd.DataFrame:
         },
     ).assign(mark=mark.astype("string"))
     folder = figures / source.paper
-    there = _written(folder / f"{source.file or source.table}.csv")
+    path = folder / f"{source.file or source.table}.csv"
+    there = pd.read_csv(path) if path.exists() else None
     ours = []
     for wanted in table.assign(number=found["number"]).to_dict("records"):
         series = pd.Series(wanted)
@@ -333,8 +383,8 @@ def summary(board: pd.DataFrame) -> pd.DataFrame:
 
 
 def printed(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table for readers: papers by name, and whether budgets were cut."""
-    named = table.assign(paper=table["paper"].map(method_name))
+    """Return a table for readers: whether budgets were cut, headers in words."""
+    named = table.copy()
     if "reduced" in named:
         budget = named.pop("reduced").map({True: "reduced", False: "full"})
         named = named.assign(budget=budget)

@@ -21,6 +21,7 @@ import pandas as pd
 from fedlib import leaderboard, min_counts, papers, registry
 from fedlib.data import Dataset, load
 from fedlib.local import Training
+from fedlib.notes import Note
 from fedlib.partition import SCHEMES
 from fedlib.plot import method_name
 from fedlib.results import Result
@@ -416,7 +417,7 @@ class Study:
         return [load(name) for name in dict.fromkeys(self.cells["dataset"])]
 
     @property
-    def notes(self) -> list[str]:
+    def notes(self) -> list[Note]:
         """What a reader of these numbers must know."""
         return papers.notes(self.results, self.paper)
 

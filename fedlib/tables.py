@@ -1,7 +1,7 @@
 """Tables for papers, and the tests that compare two methods in them."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -206,12 +206,13 @@ def render(
     blocks: Sequence[str] = (),
     digits: int = 2,
     scale: float = 1.0,
+    names: Mapping[str, Callable[[Any], str]] | None = None,
 ) -> Rendered:
     """Return a table as CSV, Markdown and LaTeX (booktabs).
 
     Printed cells are ``mean ± sd``, with ``*`` where a star column is true. Per column
     the best is bold and the second underlined; equal printed means share their mark. A
-    missing value is an empty cell. The CSV holds the numbers of ``df`` as they are.
+    missing value is an empty cell. The CSV holds the values of ``df`` as they are.
 
     Parameters
     ----------
@@ -231,6 +232,9 @@ def render(
         After the point, in print.
     scale : float
         What numbers and sd are multiplied by in print, such as 100 for percent.
+    names : mapping, optional
+        From a column of text to what its values are called in print, such as the
+        titles of data sets; columns that are not there are left out.
     """
     sd, stars = dict(sd or {}), dict(stars or {})
     best = dict.fromkeys(values, "max") if best is None else best
@@ -247,10 +251,13 @@ def render(
         for this in dict.fromkeys(apart)
     ]
     columns = [c for c in df if c not in hidden]
-    cells = {}
+    called, cells = names or {}, {}
     for column in columns:
         if column not in values:
-            cells[column] = [Cell("" if is_missing(v) else str(v)) for v in df[column]]
+            told = called.get(column, str)
+            cells[column] = [
+                Cell("" if is_missing(v) else str(told(v))) for v in df[column]
+            ]
             continue
         numbers = [_number(column, v) for v in df[column]]
         shown = [None if v is None else f"{v * scale:z.{digits}f}" for v in numbers]

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fedlib import losses, notebook, paths
 from fedlib.methods import fedpg
+from fedlib.notes import Note
 from fedlib.plot import RC, bars
 from fedlib.spec import SettingError
 from fedlib.tables import render
@@ -209,7 +210,12 @@ def write_all(settings: Any) -> dict[str, str]:
     art.figure(*bars(df), suffix="bars")
     art.table(df)
     results = [fake_result(2), fake_result(1)]
-    art.provenance(results, settings, [DATA], notes=["reduced budget: 4 of 500 rounds"])
+    art.provenance(
+        results,
+        settings,
+        [DATA],
+        notes=[Note("reduced", "4 of 500 rounds"), "a remark"],
+    )
     home = paths.figures_dir() / "quick" / "fedmps"
     files = sorted(p for p in home.iterdir())
     return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
@@ -241,7 +247,10 @@ def test_provenance_says_where_the_numbers_come_from():
         "artefact": "fedmps/table3",
         "preset": "quick",
         "settings": {"rounds": 4, "seeds": [1, 2]},
-        "notes": ["reduced budget: 4 of 500 rounds"],
+        "notes": [
+            {"kind": "reduced", "text": "4 of 500 rounds"},
+            {"kind": "remark", "text": "a remark"},
+        ],
         "seeds": [1, 2],
         "runs": [run | {"key": "key2", "seed": 2}, run | {"key": "key1", "seed": 1}],
         "data": [{"name": "digits", "title": "Digits", "fingerprint": "abc"}],

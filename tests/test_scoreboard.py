@@ -10,16 +10,19 @@ import pandas as pd
 import pytest
 
 from fedlib import paths, plot_scoreboard, scoreboard
+from fedlib.notes import Note, record
 from fedlib.plot import method_name
 from fedlib.reports import REFERENCE
 
 
-def write(name: str, rows: list[dict], notes: list[str] | None = None) -> None:
+def write(name: str, rows: list[dict], notes: list[Note] | None = None) -> None:
     """Write a notebook's table at ``cpu``, and its provenance."""
     path = paths.figures_dir() / "cpu" / f"{name}.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
     pd.DataFrame(rows).to_csv(path, index=False)
-    path.with_suffix(".json").write_text(json.dumps({"notes": notes or []}))
+    path.with_suffix(".json").write_text(
+        json.dumps({"notes": [record(note) for note in notes or []]})
+    )
 
 
 @pytest.fixture
@@ -34,7 +37,7 @@ def printed() -> dict[str, float]:
 def fedpa_rows(printed: dict[str, float], off: dict[str, float]) -> list[dict]:
     return [
         {
-            **{"dataset": "EMNIST letters", "participation": 0.1, "method": method},
+            **{"dataset": "emnist", "participation": 0.1, "method": method},
             **{"paper": number, "mean": number + off[method]},
         }
         for method, number in printed.items()
@@ -88,8 +91,8 @@ def test_near_is_a_point_and_a_half_where_no_sd_is_printed(printed):
 def test_near_is_twice_the_printed_sd_where_that_is_more():
     # FedPA's Table II on MNIST at 0.1: FedAvg 88.87 +- 2.19, FedEnsemble 91.09 +- 0.19.
     rows = [
-        {"method": "FedAvg", "paper": 88.87, "mean": 88.87 + 4.37},
-        {"method": "FedEnsemble", "paper": 91.09, "mean": 91.09 + 1.6},
+        {"method": "fedavg", "paper": 88.87, "mean": 88.87 + 4.37},
+        {"method": "fedensemble", "paper": 91.09, "mean": 91.09 + 1.6},
     ]
     write("fedpa/table2", [row | {"dataset": "mnist", "alpha": 0.1} for row in rows])
     ran = of("fedpa/table2").dropna(subset="ours").set_index("row")
@@ -101,13 +104,13 @@ def test_counts_must_be_equal_and_other_quantities_within_a_tenth():
     write(
         "fedmps/table5",
         [
-            {"method": "FedAvg", "paper": 1240120, "counted": 1240120},
-            {"method": "FedMPS", "paper": 30780, "counted": 30781},
+            {"method": "fedavg", "paper": 1240120, "counted": 1240120},
+            {"method": "fedmps", "paper": 30780, "counted": 30781},
         ],
     )
     ran = of("fedmps/table5").dropna(subset="ours").set_index("row")
     assert ran["state"].to_dict() == {"FedAvg": "reproduced", "FedMPS": "off"}
-    row = {"dataset": "emnist", "method": "FedPA", "alpha": 0.4, "round": 0}
+    row = {"dataset": "emnist", "method": "fedpa", "alpha": 0.4, "round": 0}
     far = {"paper_intra": 27.898, "paper_inter": 27.351, "intra": 30.6, "inter": 30.2}
     write("fedpa/table5", [row | far])
     ran = of("fedpa/table5").dropna(subset="ours")
@@ -130,21 +133,24 @@ def test_a_variant_is_the_row_of_its_own_name():
 
 def test_a_cut_budget_is_told(printed):
     off = dict.fromkeys(printed, 0.0)
-    notes = ["CIFAR-10 (JPEG)", "reduced budget: emnist, 3 of 200 rounds"]
+    notes = [Note("remark", "reduced budget: not the kind of this"), "reduced"]
+    write("fedpa/table3", fedpa_rows(printed, off), notes)
+    assert of("fedpa/table3").reduced.sum() == 0  # its words do not decide
+    notes = [Note("reduced", "emnist, 3 of 200 rounds")]
     write("fedpa/table3", fedpa_rows(printed, off), notes)
     assert of("fedpa/table3").reduced.sum() == 4
     table = scoreboard.summary(scoreboard.cells("cpu")).set_index(["paper", "kind"])
-    line = table.loc["FedPA", "accuracies and gains"]
+    line = table.loc["fedpa", "accuracies and gains"]
     # 42, 12 and 6 accuracies of three tables; four of them ran.
     assert (line["numbers"], line["reproduced"], line["not run"]) == (60, 4, 56)
     assert line["at reduced budget"] == 4
-    assert table.loc["FedPA", "other quantities"]["numbers"] == 32
-    assert table.loc["FedMPS", "counts and settings"]["numbers"] == 38
+    assert table.loc["fedpa", "other quantities"]["numbers"] == 32
+    assert table.loc["fedmps", "counts and settings"]["numbers"] == 38
 
 
 def test_a_printed_number_that_two_settings_share_goes_to_its_own():
     # FedPG's Table 1 prints 0.6 for MOON at alpha 0.05 and under subset.
-    row = {"dataset": "CIFAR-10 (JPEG)", "method": "MOON", "paper": 0.6}
+    row = {"dataset": "cifar10", "method": "moon", "paper": 0.6}
     rows = [
         row | {"setting": "alpha", "value": "0.05", "at 95 %": 0.61},
         row | {"setting": "scheme", "value": "subset", "at 95 %": 1.9},
@@ -169,10 +175,49 @@ def test_a_printed_number_that_two_settings_share_goes_to_its_own():
     }
 
 
+def test_equal_numbers_of_two_settings_do_not_get_mixed():
+    # Two methods with one number of the paper, and neither row names its own number.
+    table = pd.read_csv(REFERENCE / "fedmps" / "table5.csv")
+    same = table[table["parameters"] == 1240120]["method"].tolist()
+    assert len(same) >= 2
+    rows = [
+        {"method": m, "paper": 1240120, "counted": i} for i, m in enumerate(same, 7)
+    ]
+    write("fedmps/table5", rows[::-1])
+    ran = of("fedmps/table5").dropna(subset="ours").set_index("row")["ours"]
+    assert ran.to_dict() == {method_name(m): i for i, m in enumerate(same, 7)}
+
+
+def test_a_sweep_of_one_setting_has_the_protocols_value_of_the_others():
+    # FedHPro's Table 1: alpha 0.5 without a tail, and a tail of 10 at alpha 0.5.
+    table = pd.read_csv(REFERENCE / "fedhpro" / "table1.csv")
+    mine = table[(table.dataset == "cifar10") & (table.method == "fedavg")]
+    mine = mine[(mine.partition == "nid1") & (mine.alpha == 0.5)]
+    printed = mine.set_index("imbalance")["mean"]
+    row = {"dataset": "cifar10", "method": "fedavg"}
+    swept = (("alpha", "0.5", 1, 1.0), ("imbalance", "10", 10, 2.0))
+    rows = [
+        row | {"setting": s, "value": v, "paper": printed[tail], "mean": ours}
+        for s, v, tail, ours in swept
+    ]
+    write("fedhpro/table1", rows)
+    ran = of("fedhpro/table1").dropna(subset="ours").set_index("number")["ours"]
+    assert ran.to_dict() == {printed[1]: 1.0, printed[10]: 2.0}
+
+
+def test_a_row_with_another_number_of_the_paper_is_refused(printed):
+    rows = fedpa_rows(printed, dict.fromkeys(printed, 0.0))
+    write("fedpa/table3", [rows[0] | {"paper": 50.0}, *rows[1:]])
+    with pytest.raises(ValueError, match=r"66\.39: its notebook wrote 50\.0 beside"):
+        scoreboard.cells("cpu")
+
+
 def test_a_number_in_two_rows_is_refused(printed):
     rows = fedpa_rows(printed, dict.fromkeys(printed, 0.0))
     write("fedpa/table3", [*rows, rows[0] | {"mean": 1.0}])
-    with pytest.raises(ValueError, match=r"fedpa/table3: mean 66\.39 stands in 2 rows"):
+    with pytest.raises(
+        ValueError, match=r"fedpa/table3: mean 66\.39 has the settings of 2"
+    ):
         scoreboard.cells("cpu")
 
 
@@ -189,7 +234,7 @@ def test_orderings(printed, off, ordering, in_order):
     write("fedpa/table3", fedpa_rows(ranked, dict(zip(ranked, off, strict=True))))
     (row,) = scoreboard.orderings(scoreboard.cells("cpu")).to_dict("records")
     best = method_name(max(printed, key=lambda name: printed[name]))
-    assert (row["paper"], row["methods"], row["pairs"]) == ("FedPA", 4, 6)
+    assert (row["paper"], row["methods"], row["pairs"]) == ("fedpa", 4, 6)
     assert row["leads"] == best
     assert (row["ordering"], row["in order"]) == (ordering, in_order)
 

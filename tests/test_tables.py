@@ -212,3 +212,14 @@ def test_rows_without_a_value_of_the_setting_are_one_block():
     marked = render(df, ["mean"], best={"mean": "max"}, blocks=["alpha"])
     assert "**3.00**" in marked.markdown
     assert "<ins>2.00</ins>" in marked.markdown
+
+
+def test_a_csv_holds_names_and_print_has_titles():
+    frame = pd.DataFrame({"dataset": ["cifar10", None], "mean": [1.0, 2.0]})
+    titles = {"dataset": {"cifar10": "CIFAR-10"}.get, "method": str.upper}
+    made = render(frame, ["mean"], names=titles)
+    assert made.csv.splitlines()[1:] == ["cifar10,1", ",2"]
+    for text in (made.markdown, made.latex):
+        assert "CIFAR-10" in text
+        assert "cifar10" not in text
+        assert "None" not in text
