@@ -1,0 +1,17 @@
+"""The runs of FedMPS's artefacts that are not its grid."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedlib import papers
+from fedlib.spec import Spec
+
+
+def _table5(p: Mapping[str, Any]) -> list[Spec]:
+    return [
+        papers.fedmps(p["dataset"], m, seed=p["seed"], ways=p["ways"], rounds=2)
+        for m in p["methods"]
+    ]
+
+
+SPECIAL = {"fedmps/table5": _table5}
