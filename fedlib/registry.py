@@ -50,15 +50,3 @@ def method(name: str) -> "Method":
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"method: got {name!r}, expected one of {list(METHODS)}{hint}")
     return import_module(METHODS[name]).METHOD
-
-
-def presets(name: str, paper: str, dataset: str, table: str = "PRESETS") -> dict:
-    """Return the settings that a paper uses for a method on a data set.
-
-    Parameters
-    ----------
-    table : "PRESETS" or "TRAINING"
-        Hyper-parameters, or how clients train where it is not as all others do.
-    """
-    found = getattr(import_module(METHODS[name]), table, {}).get(paper, {})
-    return found.get("*", {}) | found.get(dataset, {})

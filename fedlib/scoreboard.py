@@ -13,13 +13,15 @@ import json
 from collections.abc import Callable, Mapping
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from fedlib import papers
 from fedlib.data import DATASETS
+from fedlib.papers import TABLES
+from fedlib.papers.source import Kind, Source
 from fedlib.paths import figures_dir
 from fedlib.plot import method_name
 from fedlib.reports import reference
@@ -39,7 +41,6 @@ PREFIX = {
 NAMES = {"paper": method_name}  # how ``tables.render`` prints what CSVs hold by name
 SHORT = {"nid1": "NID1", "nid2": "NID2", "lda": "LDA", "none": "without all"}
 
-Kind = Literal["points", "exact", "share"]
 KINDS = {
     "points": "accuracies and gains",
     "exact": "counts and settings",
@@ -47,100 +48,7 @@ KINDS = {
 }
 
 
-class Source(NamedTuple):
-    """Where a notebook writes a column of a paper's table, beside its own numbers."""
-
-    paper: str
-    table: str  # in ``params/reference/<paper>/``
-    column: str  # of it
-    kind: Kind = "points"  # what near means: points, as printed, or a share
-    file: str = ""  # in ``figures/<preset>/<paper>/``; empty if named like the table
-    theirs: str = "paper"  # columns of that file
-    ours: str = "mean"
-    labels: Mapping[str, str] = {}  # variant -> its row's label, if not its own name
-    where: Mapping[str, Any] = {}  # rows of the paper's table
-    there: Mapping[str, Any] = {}  # rows of the file
-
-
-HYPER = {"hyper": "{method} + HP"}  # ``{method}`` is the printed name
-SOURCES = (
-    Source("gfpl", "table1", "mean"),
-    # Printed once for all numbers of ways. Of parameters it is the uploads of all
-    # clients in a round at four ways, but for GFPL, whose numbers fit no convention.
-    *(
-        Source(
-            "gfpl", "table1", column, "share", "table1_communication", theirs, ours
-        )._replace(where={"ways": 4})
-        for column, theirs, ours in (
-            ("rounds", "paper_rounds", "best_round"),
-            ("parameters_k", "paper_k", "D"),
-        )
-    ),
-    Source(
-        "gfpl",
-        "table2",
-        "mean",
-        labels={
-            "none": "without DCS and PFG",
-            "pseudo": "without DCS",
-            "dual_classifier": "without PFG",
-            "dual_classifier+pseudo": "gfpl",
-        },
-    ),
-    Source("gfpl", "table3", "value", "exact", ours="ours"),
-    Source("fedpa", "table2", "mean"),
-    Source("fedpa", "table3", "mean"),
-    Source("fedpa", "table4", "mean"),
-    *(
-        Source(
-            "fedpa", "table5", "mean", "share", theirs=f"paper_{which}", ours=which
-        )._replace(where={"distance": which})
-        for which in ("intra", "inter")
-    ),
-    *(
-        Source("fedmps", "table2", column, "exact", ours="ours")._replace(
-            there={"setting": column}
-        )
-        for column in ("classes", "block", "shots", "test_shots", "spread")
-    ),
-    Source("fedmps", "table3", "mean"),
-    Source("fedmps", "table4", "mean"),
-    Source("fedmps", "table5", "parameters", "exact", ours="counted"),
-    Source("fedmps", "table6", "mean"),
-    Source("fedmps", "table7", "mean"),
-    Source("fedhpro", "table1", "mean"),
-    Source("fedhpro", "table2", "mean"),
-    *(
-        Source("fedhpro", "table3", column, theirs=theirs, ours=ours, labels=HYPER)
-        for column, theirs, ours in (
-            ("mean", "paper", "mean"),
-            ("gain", "paper_gain", "gain"),
-        )
-    ),
-    Source("fedhpro", "table5", "mean"),
-    Source("fedhpro", "table6", "mean"),
-    Source("fedhpro", "table6", "gain", theirs="paper_change", ours="change"),
-    Source("fedpg", "table1", "mean"),
-    Source("fedpg", "table1", "ratio", "share", "table1_speed", ours="at 95 %"),
-    Source(
-        "fedpg",
-        "table2",
-        "mean",
-        labels={
-            "without_anchor": "GT-d",
-            "without_proto": "GT-p",
-            "without_align": "LT-fa",
-            "without_tuning": "LT-ct",
-        },
-    ),
-    Source(
-        "fedpg",
-        "table3",
-        "mean",
-        "share",
-        labels={"fc": "FedPG+fc", "cnn": "FedPG+cnn"},
-    ),
-)
+SOURCES = tuple(source for paper in TABLES.values() for source in paper.sources)
 PAPERS = tuple(dict.fromkeys(source.paper for source in SOURCES))
 
 

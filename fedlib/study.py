@@ -18,7 +18,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedlib import leaderboard, min_counts, papers, registry
+from fedlib import papers, registry
 from fedlib.data import Dataset, load
 from fedlib.local import Training
 from fedlib.notes import Note
@@ -454,14 +454,6 @@ def study(paper: str, p: Mapping[str, Any], jobs: int | None = None) -> Study:
     return Study(paper, found.cells, run_many(found.specs, jobs))
 
 
-def _table5(p: Mapping[str, Any]) -> list[Spec]:
-    refuse_unknown(p, ("preset", "dataset", "methods", "ways", "seed"))
-    return [
-        papers.fedmps(p["dataset"], m, seed=p["seed"], ways=p["ways"], rounds=2)
-        for m in p["methods"]
-    ]
-
-
 def pooled(paper: str, p: Mapping[str, Any]) -> list[Spec]:
     """Return FedAvg on one client with the whole training set, at a grid's settings.
 
@@ -471,22 +463,9 @@ def pooled(paper: str, p: Mapping[str, Any]) -> list[Spec]:
     return grid(paper, {**p, **alone}).specs
 
 
-def _beside_pooled(p: Mapping[str, Any]) -> list[Spec]:
-    return [*grid("fedhpro", p).specs, *pooled("fedhpro", p)]
-
-
-# Artefacts whose runs are not a paper's grid.
-SPECIAL = {
-    "fedmps/table5": _table5,
-    "fedhpro/fig2": _beside_pooled,
-    "fedhpro/fig3": _beside_pooled,
-    "learn/leaderboard": leaderboard.specs,
-    "learn/min_count": min_counts.specs,
-}
-
-
 def specs_for(artefact: str, p: Mapping[str, Any]) -> list[Spec]:
     """Return the runs that an artefact needs; none where it names no ``runs``."""
-    if artefact in SPECIAL:
-        return SPECIAL[artefact](p)
+    own = papers.special(artefact)
+    if own is not None:
+        return own(p)
     return grid(artefact.split("/")[0], p).specs if "runs" in p else []

@@ -15,6 +15,7 @@ from fedlib.losses import kl_to_teacher
 from fedlib.messages import sizes as sizes_of
 from fedlib.method import Context, Round, rounds
 from fedlib.nets import State
+from fedlib.papers.protocol import preset
 from fedlib.rng import generator
 from fedlib.tree import flatten
 from tests.conftest import toy_context, toy_shards
@@ -206,7 +207,8 @@ def test_fedprox_settings_of_papers(paper, dataset, weight):
 def test_fedprox_weights_of_fedmps_by_data_set():
     """0.01, 0.1, 0.001, 0.01, 0.01, 0.1 (FedMPS, Section IV-B)."""
     names = ["flowers", "defungi", "realwaste", "cifar10", "fashion", "femnist"]
-    found = [registry.presets("fedprox", "fedmps", n)["prox_weight"] for n in names]
+    table = papers.TABLES["fedmps"].presets
+    found = [preset(table, "fedprox", n)["prox_weight"] for n in names]
     assert found == [0.01, 0.1, 0.001, 0.01, 0.01, 0.1]
 
 
@@ -358,7 +360,8 @@ def test_moon_sends_what_fedavg_sends():
 def test_moon_settings_of_papers():
     """FedMPS: 0.1, 0.1, 0.1, 5, 1, 1 by data set, averaged by samples."""
     names = ["flowers", "defungi", "realwaste", "cifar10", "fashion", "femnist"]
-    found = [registry.presets("moon", "fedmps", n)["contrast_weight"] for n in names]
+    table = papers.TABLES["fedmps"].presets
+    found = [preset(table, "moon", n)["contrast_weight"] for n in names]
     assert found == [0.1, 0.1, 0.1, 5.0, 1.0, 1.0]
     hp = moon.HP(**papers.fedmps("cifar10", "moon").hp)
     assert (hp.weighting, hp.common_init, hp.teacher) == ("samples", False, "previous")

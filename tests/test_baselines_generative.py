@@ -16,6 +16,7 @@ from fedlib.messages import as_model, sizes
 from fedlib.method import Context, Round, rounds
 from fedlib.methods import fedpa
 from fedlib.nets import build
+from fedlib.papers.protocol import preset
 from fedlib.rng import generator
 from fedlib.tree import flatten, stack
 from fedlib.virtual_images import Recipe
@@ -281,11 +282,14 @@ def test_fedgen_statistics_stay_local_on_request():
 
 
 def test_fedgen_presets():
-    reduced = registry.presets("fedgen", "fedpa", "mnist")
+    reduced = preset(papers.TABLES["fedpa"].presets, "fedgen", "mnist")
     assert fedgen.HP(**reduced).fid_weight == "per_sample"
     assert reduced["latent_weight"] == 0
-    assert registry.presets("fedgen", "fedpa", "emnist")["generator_lr"] == 1e-4
-    slower = registry.presets("fedgen", "fedpg", "cifar10")
+    assert (
+        preset(papers.TABLES["fedpa"].presets, "fedgen", "emnist")["generator_lr"]
+        == 1e-4
+    )
+    slower = preset(papers.TABLES["fedpg"].presets, "fedgen", "cifar10")
     assert (slower["hidden"], slower["latent_weight"]) == (512, 1.0)
 
 
@@ -763,7 +767,7 @@ def test_vhl_rules_by_hand(net):
 
 def test_vhl_presets():
     for dataset, count in {"cifar10": 5000, "cifar100": 500, "femnist": 200}.items():
-        hp = vhl.HP(**registry.presets("vhl", "fedpg", dataset))
+        hp = vhl.HP(**preset(papers.TABLES["fedpg"].presets, "vhl", dataset))
         assert hp.virtual_per_class == count
         assert hp.style_size == (256 if dataset == "cifar100" else 64)
 

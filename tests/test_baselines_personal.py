@@ -16,12 +16,13 @@ import torch.nn.functional as F
 from sklearn.cluster import kmeans_plusplus
 from torch import Tensor
 
-from fedlib import method, nets, readouts, registry
+from fedlib import method, nets, papers, readouts, registry
 from fedlib.baselines import fedfa, fedper, fedrcl, fesem
 from fedlib.local import Shards, Training, _batches
 from fedlib.messages import Model, Size
 from fedlib.method import Context, Round, rounds
 from fedlib.nets import State
+from fedlib.papers.protocol import preset
 from fedlib.protos import class_sums, from_sums
 from fedlib.rng import seed_of
 from tests.conftest import toy_context, toy_shards
@@ -154,7 +155,7 @@ def test_what_twenty_clients_upload_in_gfpls_table(name, net, classes, shared):
     index = [torch.tensor([k]) for k in range(20)]
     shards = Shards(x, torch.arange(20) % classes, index, list(range(20)))
     for dataset in ("mnist", "cifar10"):
-        hp = registry.presets(name, "gfpl", dataset)
+        hp = preset(papers.TABLES["gfpl"].presets, name, dataset)
         assert hp == {"personal": "linear", "weighting": "uniform"}
     ctx = federation(name, 20, **hp)
     ctx = replace(ctx, net=nets.build(net, (1, 28, 28), classes), classes=classes)

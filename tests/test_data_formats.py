@@ -79,8 +79,6 @@ def test_emnist_letters_have_labels_1_to_26(source, form):
     assert found.test_y.tolist() == [2, 0, 1]
     raw = pixels(4, 28, 28, name="letters train")
     assert np.array_equal(found.train_x[:, 0].numpy(), raw)  # as published: transposed
-    half = data.DATASETS["emnist"].transforms["fedpa"]
-    assert (half.mean, half.std) == ((0.5,), (0.5,))
 
 
 @pytest.mark.parametrize("form", ["archive", "gz"])
@@ -176,14 +174,6 @@ def test_batches_other_than_the_official_ones_are_named(source):
     write_cifar100(source, [2, 0, 1])
     with pytest.raises(DataError, match="cifar-100-python is damaged .*corrupted"):
         data.load("cifar100")
-
-
-def test_transforms_of_cifar100():
-    of = data.DATASETS["cifar100"].transforms
-    assert of["fedhpro"].std == (0.2023, 0.1994, 0.2010)
-    assert (of["fedhpro"].padding, of["fedhpro"].flip) == (4, True)
-    assert of["fedpg"].std == (0.2470, 0.2435, 0.2616)
-    assert (of["fedpg"].padding, of["fedpg"].flip) == (0, False)
 
 
 # SVHN, USPS, SYN

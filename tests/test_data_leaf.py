@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedlib import data
+from fedlib import data, papers
 from fedlib.augment import normalise
 from fedlib.data import DataError
 from fedlib.data.sets.leaf import three_parts
@@ -297,7 +297,8 @@ def test_celeba(source, place, images):
 def test_fedpa_sees_pixels_as_they_are(source):
     write_faces(source)
     x = data.load("celeba").train_x
-    transform = data.DATASETS["celeba"].transforms["fedpa"]
+    transform = papers.PAPERS["fedpa"]["celeba"].transform
+    assert transform is not None
     assert transform.mean is not None
     assert transform.std is not None
     torch.testing.assert_close(normalise(x, transform.mean, transform.std), x.float())

@@ -13,7 +13,7 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from fedlib import image_generators, registry
+from fedlib import image_generators, papers
 from fedlib.baselines import fedavg
 from fedlib.local import Training
 from fedlib.messages import as_model
@@ -994,9 +994,7 @@ def test_variants_and_presets():
     assert (paper.generator_steps, paper.generator_batch_size) == (300, 128)
     assert paper.generator_learning_rate == paper.proto_lr == 2e-5
     assert (paper.gan_tau, paper.proto_weight, paper.noise_size) == (2, 0.001, 512)
-    notebook = HP(**registry.presets("fedpg", "notebook", "cifar10"))
-    assert (notebook.virtual_per_class, notebook.align_weight) == (256, 20)
-    assert registry.presets("fedpg", "fedpg", "cifar10") == {}
+    assert "fedpg" not in papers.TABLES["fedpg"].presets
     assert set(fedpg.ABLATIONS) == {"GT-d", "GT-p", "LT-fa", "LT-ct"}
     for weights in fedpg.ABLATIONS.values():
         assert [getattr(HP(**weights), name) for name in weights] == [0.0]

@@ -155,8 +155,10 @@ CELL = 'preset = "quick"  # one\nrounds: int | None = 4  # T\nruns = {"a": 1}  #
 
 
 @pytest.fixture
-def kernel():
+def kernel(monkeypatch):
     """Give a shell that runs cells and keeps their text, as a kernel does."""
+    # A shell puts itself in the place of ``__main__``, which new processes read.
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     shell = InteractiveShell()
 
     def execute(*cells: str) -> dict[str, Any]:

@@ -180,5 +180,5 @@ def test_table_ii_of_the_paper():
         "cifar10": (110, 100, 15, 1),
         "fashion": (110, 100, 15, 2),
     }.items():
-        p = papers.FEDMPS[name].partition
+        p = papers.PAPERS["fedmps"][name].partition
         assert (p.block, p.shots, p.test_shots, p.spread) == row

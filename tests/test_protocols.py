@@ -1,9 +1,14 @@
 """The papers' settings of every data set: legal, as the sheets say, and runnable."""
 
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
-from fedlib import data, nets, papers, runs
+from fedlib import data, nets, papers, registry, runs
 from fedlib.data import Transform
 from fedlib.federation import federation
 from fedlib.partition import (
@@ -81,7 +86,7 @@ def test_settings_of_the_sheets(paper, dataset):
 
 def test_gradients_are_clipped_in_fedpgs_settings_alone():
     """The norm stands beside the learning rate in the notebook that both come from."""
-    found = {p.training.clip for p in papers.FEDPG.values()}
+    found = {p.training.clip for p in papers.PAPERS["fedpg"].values()}
     others = {
         protocol.training.clip
         for paper, protocols in papers.PAPERS.items()
@@ -112,31 +117,36 @@ def test_partitions_of_the_sheets():
     assert (tail.imbalance, tail.partition) == (50, NID1(alpha=0.5))
 
 
-def test_transforms_are_the_data_sets():
+def test_transforms_of_papers():
+    hpro = Transform(
+        mean=(0.4914, 0.4822, 0.4465),
+        std=(0.2023, 0.1994, 0.2010),
+        padding=4,
+        flip=True,
+    )
+    pg = Transform(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616))
     found = {
         (paper, name): here(paper, name).transform
         for paper, name in ALL
-        if name in ("cifar10", "fashion", "celeba", "femnist_writers", "digits")
+        if name in ("cifar10", "cifar100", "fashion", "emnist", "celeba", "digits")
+        or name == "femnist_writers"
     }
     assert found == {
         ("gfpl", "cifar10"): None,
+        ("gfpl", "cifar100"): None,
         ("gfpl", "digits"): None,
         ("fedpa", "fashion"): Transform(mean=(0.5,), std=(0.5,)),
+        ("fedpa", "emnist"): Transform(mean=(0.5,), std=(0.5,)),
         ("fedpa", "celeba"): Transform(mean=(0.0,) * 3, std=(1 / 255,) * 3),
         ("fedpa", "digits"): None,
         ("fedmps", "cifar10"): None,
         ("fedmps", "fashion"): None,
         ("fedmps", "digits"): None,
-        ("fedhpro", "cifar10"): Transform(
-            mean=(0.4914, 0.4822, 0.4465),
-            std=(0.2023, 0.1994, 0.2010),
-            padding=4,
-            flip=True,
-        ),
+        ("fedhpro", "cifar10"): hpro,
+        ("fedhpro", "cifar100"): hpro,
         ("fedhpro", "digits"): None,
-        ("fedpg", "cifar10"): Transform(
-            mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)
-        ),
+        ("fedpg", "cifar10"): pg,
+        ("fedpg", "cifar100"): pg,
         ("fedpg", "femnist_writers"): Transform(mean=(0.1307,), std=(0.3081,), side=64),
         ("fedpg", "digits"): None,
     }
@@ -166,3 +176,88 @@ def test_fedpg_on_writers(source):
     assert fed.ctx.net.embedding_sizes()[1] == 512
     result = runs.run(spec)
     assert float(result.log["samples"].sum()) == 18
+
+
+@pytest.mark.parametrize("name", papers.PAPERS)
+def test_builders_take_the_place_of_the_packages_of_their_name(name):
+    """The package stays importable, whatever of it is imported later."""
+    __import__(f"fedlib.papers.{name}.presets")
+    build = getattr(papers, name)
+    assert build is papers.BUILDERS[name]
+    assert build("digits", "local") == papers.setting(name, "digits", "local")
+
+
+@pytest.mark.parametrize("name", papers.PAPERS)
+def test_presets_are_of_methods_data_sets_and_fields_that_exist(name):
+    paper = papers.TABLES[name]
+    for table in (paper.presets, paper.training):
+        assert set(table) <= set(registry.METHODS)
+        assert {d for rows in table.values() for d in rows} <= {*paper.protocols, "*"}
+    for method in {*paper.presets, *paper.training}:
+        for dataset in paper.protocols:
+            papers.BUILDERS[name](dataset, method)  # refuses unknown fields
+
+
+SIXTH = {
+    "__init__": """
+        from fedlib.papers.sixth.protocols import PAPER, sixth
+    """,
+    "protocols": """
+        from fedlib.papers.protocol import Paper, Protocol, spec_of
+        from fedlib.papers.source import Source
+        from fedlib.partition import LDA
+        PRESETS = {"fedprox": {"*": {"prox_weight": 7.0}}}
+        SIXTH = {"digits": Protocol("digits_bn", LDA(alpha=0.3), 9)}
+        PAPER = Paper(SIXTH, PRESETS, sources=(Source("sixth", "table1", "mean"),))
+        def sixth(dataset, method, **changes):
+            return spec_of(PAPER, dataset, method, **changes)
+    """,
+    "special": """
+        from fedlib import study
+        def twice(p):
+            return 2 * study.grid("sixth", p).specs
+        SPECIAL = {"sixth/fig1": twice}
+    """,
+}
+ASKED = """
+from fedlib import papers, scoreboard, study
+p = {"dataset": "digits", "runs": ["fedprox"], "seed": 1}
+(spec,) = study.specs_for("sixth/table1", p)
+assert spec == papers.sixth("digits", "fedprox", seed=1)
+assert spec == papers.setting("sixth", "digits", "fedprox", seed=1)
+assert (spec.hp["prox_weight"], spec.rounds) == (7.0, 9)
+assert study.specs_for("sixth/fig1", p) == [spec, spec]
+assert list(papers.PAPERS)[-1] == scoreboard.SOURCES[-1].paper == "sixth"
+assert papers.fedpg("digits", "fedprox").hp["prox_weight"] == 0.01
+"""
+
+
+def test_a_sixth_paper_is_one_folder_and_one_line(tmp_path: Path):
+    home = Path(papers.__file__).parents[1]
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(home, tmp_path / "fedlib", ignore=ignored)
+    added = tmp_path / "fedlib/papers/sixth"
+    added.mkdir()
+    for name, text in SIXTH.items():
+        lines = [line.removeprefix(" " * 8) for line in text.splitlines()]
+        (added / f"{name}.py").write_text("\n".join(lines))
+    where = tmp_path / "fedlib/papers/__init__.py"
+    last = "from fedlib.papers.fedpg import fedpg as fedpg\n"
+    line = last.replace("fedpg", "sixth")
+    where.write_text(where.read_text().replace(last, last + line))
+    found = subprocess.run(
+        [sys.executable, "-c", ASKED], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert found.returncode == 0, found.stderr
+
+
+def test_papers_are_light_and_no_method_imports_them():
+    code = (
+        "import sys, fedlib.papers; heavy = {'matplotlib', 'fedlib.study'};"
+        "assert not heavy & {*sys.modules}, heavy & {*sys.modules}"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    home = Path(papers.__file__).parents[1]
+    for file in [*home.glob("methods/*.py"), *home.glob("baselines/*.py")]:
+        assert "fedlib.papers" not in file.read_text(), file
+        assert "import papers" not in file.read_text(), file

@@ -18,9 +18,9 @@ from fedlib import (
     registry,
     runs,
     sources,
-    study,
 )
 from fedlib.data import DataError
+from fedlib.papers.ours import special
 from fedlib.spec import SettingError, Spec
 
 WRITE = """
@@ -382,7 +382,7 @@ def test_leftovers_are_not_taken_for_outputs(project, kernels):
 def with_runs(project, monkeypatch) -> list[Spec]:
     """Let ``toy/a`` need two short runs; return them."""
     specs = [papers.fedmps("digits", "local", seed=s, rounds=2) for s in (1, 2)]
-    monkeypatch.setitem(study.SPECIAL, "toy/a", lambda p: specs)
+    monkeypatch.setitem(special.SPECIAL, "toy/a", lambda p: specs)
     write_notebook("toy/a")
     return specs
 
@@ -401,7 +401,7 @@ def test_missing_runs_come_first(with_runs, kernels, monkeypatch):
 def test_progress_says_what_is_left(with_runs, project, monkeypatch):
     write_notebook("toy/b")
     long = papers.fedmps("digits", "local", seed=3, rounds=6)
-    monkeypatch.setitem(study.SPECIAL, "toy/b", lambda p: [with_runs[0], long])
+    monkeypatch.setitem(special.SPECIAL, "toy/b", lambda p: [with_runs[0], long])
     now, lines = [0.0], []
     monkeypatch.setattr(rebuild.time, "perf_counter", lambda: now[0])
     chosen = [artefacts.prepare(name, "quick") for name in ("toy/a", "toy/b")]
@@ -418,7 +418,7 @@ def test_progress_says_what_is_left(with_runs, project, monkeypatch):
 
 def test_a_pace_is_told_when_enough_is_done(with_runs, project, monkeypatch):
     long = papers.fedmps("digits", "local", seed=3, rounds=60)
-    monkeypatch.setitem(study.SPECIAL, "toy/a", lambda p: [with_runs[0], long])
+    monkeypatch.setitem(special.SPECIAL, "toy/a", lambda p: [with_runs[0], long])
     monkeypatch.setattr(rebuild._Progress, "EVERY", -1)
     lines = []
     with rebuild._Progress(
@@ -441,7 +441,7 @@ def test_other_settings_of_runs_make_stale(with_runs, kernels, monkeypatch):
     with_runs.reverse()
     assert reasons("toy/a") == []
     other = papers.fedmps("digits", "local", seed=1, rounds=2, clients=9)
-    monkeypatch.setitem(study.SPECIAL, "toy/a", lambda p: [other, with_runs[0]])
+    monkeypatch.setitem(special.SPECIAL, "toy/a", lambda p: [other, with_runs[0]])
     assert reasons("toy/a") == ["settings of runs changed"]
     assert reasons("toy/a", rounds=30) == ["parameter rounds: 20 -> 30"]
 
@@ -492,7 +492,7 @@ def test_a_dry_run_measures_nothing(with_runs, kernels, monkeypatch):
 
 def test_a_dry_run_plans_also_what_has_no_data_yet(with_runs, kernels, monkeypatch):
     away = papers.fedmps("flowers", "local", seed=1, rounds=2)
-    monkeypatch.setitem(study.SPECIAL, "toy/a", lambda p: [*with_runs, away])
+    monkeypatch.setitem(special.SPECIAL, "toy/a", lambda p: [*with_runs, away])
     monkeypatch.setenv("FEDLIB_DATA", "nowhere")
     lines = []
     (planned,) = rebuild.rebuild([], "quick", dry_run=True, echo=lines.append)
@@ -504,7 +504,7 @@ def test_a_dry_run_plans_also_what_has_no_data_yet(with_runs, kernels, monkeypat
 
 def test_estimate_counts_runs_without_data_apart(with_runs, monkeypatch):
     away = papers.fedmps("flowers", "local", seed=1, rounds=2)
-    monkeypatch.setitem(study.SPECIAL, "toy/a", lambda p: [*with_runs, away])
+    monkeypatch.setitem(special.SPECIAL, "toy/a", lambda p: [*with_runs, away])
     monkeypatch.setattr(runs, "measure", lambda spec: 0.25)
     monkeypatch.setenv("FEDLIB_DATA", "nowhere")
     (row,) = rebuild.estimate([], "quick").to_dict("records")
@@ -528,7 +528,7 @@ def test_one_pace_for_runs_that_differ_in_real_numbers(with_runs, monkeypatch):
     measured = []
     monkeypatch.setattr(runs, "measure", lambda s: measured.append(s) or 1.0)
     specs = [*same, *other]
-    monkeypatch.setitem(study.SPECIAL, "toy/a", lambda p: specs)
+    monkeypatch.setitem(special.SPECIAL, "toy/a", lambda p: specs)
     (row,) = rebuild.estimate([], "quick").to_dict("records")
     assert measured == [base, *other]
     assert row["seconds"] == sum(spec.rounds for spec in specs)

@@ -141,7 +141,7 @@ def test_an_unknown_dataset_or_net_names_the_known_ones():
         ValueError, match="dataset: got 'cifar', expected one"
     ) as caught:
         papers.fedmps("cifar", "local")
-    assert all(name in str(caught.value) for name in papers.FEDMPS)
+    assert all(name in str(caught.value) for name in papers.PAPERS["fedmps"])
     with pytest.raises(
         ValueError, match="dataset: got 'cifar', expected one"
     ) as caught:
@@ -185,7 +185,7 @@ def test_the_papers_presets_are_applied():
     assert (fashion.hp["low_weight"], fashion.hp["soft_weight"]) == (1.0, 1.0)
     assert (fashion.net, fashion.rounds) == ("fashion_cnn", 800)
     assert fashion.partition.spread == 2
-    for dataset in papers.FEDMPS:
+    for dataset in papers.PAPERS["fedmps"]:
         fedavg = papers.fedmps(dataset, "fedavg").hp
         assert (fedavg["weighting"], fedavg["common_init"]) == ("uniform", False)
         assert papers.fedmps(dataset, "fedproto").hp["weighting"] == "uniform"

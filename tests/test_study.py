@@ -99,7 +99,7 @@ def test_what_no_run_sees_is_declared():
     assert grid("fedpa", given, ["watts"]).specs == grid("fedpa", P).specs
 
 
-@pytest.mark.parametrize("name", study.SPECIAL)
+@pytest.mark.parametrize("name", [n for n in artefacts.names() if papers.special(n)])
 def test_runs_that_are_no_grid_refuse_unknown_names_too(name):
     p = artefacts.prepare(name, "quick").parameters
     assert study.specs_for(name, p)

@@ -62,9 +62,6 @@ class HP(fedavg.HP):
     tukey_power: float = Field(default=1.0, gt=0, le=1)  # beta
 
 
-PRESETS = {"fedpg": {"cifar100": {"samples_per_class": 500}}}
-
-
 class Gaussians(NamedTuple):
     """A normal distribution per class, and how many samples stand behind it."""
 

@@ -53,12 +53,6 @@ class HP(Sharing):
     weighting: Weighting = "samples"
 
 
-PRESETS = {
-    "gfpl": {"*": {"weighting": "uniform"}},
-    "fedmps": {"*": {"weighting": "uniform", "common_init": False}},
-}
-
-
 class Down(NamedTuple):
     """To every client."""
 

@@ -67,9 +67,6 @@ class HP(fedavg.HP):
         return self
 
 
-PRESETS: dict[str, dict[str, dict]] = {}
-
-
 class Dealt(NamedTuple):
     """Models of which each client is sent one; it counts as one."""
 

@@ -70,9 +70,6 @@ class HP(fedavg.HP):
     calibration_rate: float = Field(default=1e-3, ge=0)
 
 
-PRESETS: dict[str, dict[str, dict]] = {}  # GFPL's table gives no setting
-
-
 class Server(NamedTuple):
     """What the server keeps, and sends to every client."""
 

@@ -90,15 +90,6 @@ class HP(HyperParameters):
     buffers: Literal["average", "local"] = "average"
 
 
-CIFAR = {"noise_size": 64, "hidden": 512}
-# FedPG's clients learn at 0.1, ten times the official rate: see Readings
-FEDPG = {"generator_weight": 1.0, "latent_weight": 1.0, "generator_batch": 128}
-PRESETS: dict[str, dict[str, dict]] = {
-    "fedpa": {"*": {"latent_weight": 0.0}, "emnist": {"generator_lr": 1e-4}},
-    "fedpg": {"*": FEDPG, "cifar10": CIFAR, "cifar100": CIFAR},
-}
-
-
 def as_fedpa(ctx: Context) -> Context:
     """Return the context under which FedPA's generator is trained as FedGen's is."""
     clients = {"generator_weight", "latent_weight", "schedule_decay", "weight_floor"}

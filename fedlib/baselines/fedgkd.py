@@ -23,7 +23,7 @@ Readings
     gamma: 0.1 (official). FedMPS's released code multiplies the term by the square of
     its contrastive temperature, 0.25, which makes it 0.025: ``distill_weight=0.025``.
     FedMPS trains this method at a learning rate of 0.05 on RealWaste, CIFAR-10, Fashion
-    and Femnist (``TRAINING``).
+    and Femnist (its presets).
     Under ``buffers="local"`` the teacher runs with the client's own statistics,
     otherwise with the mean of the past models'.
     The server could send w alone and let clients keep the past; FedMPS's table counts
@@ -48,11 +48,6 @@ class HP(fedavg.HP):
 
     distill_weight: float = Field(default=0.1, ge=0)  # gamma
     history: int = Field(default=5, ge=1)  # M
-
-
-PRESETS: dict[str, dict[str, dict]] = {"fedmps": fedavg.PRESETS["fedmps"]}
-_FASTER = ("realwaste", "cifar10", "fashion", "femnist")
-TRAINING = {"fedmps": {dataset: {"learning_rate": 0.05} for dataset in _FASTER}}
 
 
 class Down(NamedTuple):

@@ -72,9 +72,6 @@ class HP(fedavg.Sharing):
     counts: Literal["fraction", "raw"] = "fraction"
 
 
-PRESETS: dict[str, dict[str, dict]] = {}  # FedHPro's weights are the defaults
-
-
 class Up(NamedTuple):
     """From each client, stacked over the cohort."""
 

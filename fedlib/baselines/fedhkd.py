@@ -67,9 +67,6 @@ class HP(fedavg.HP):
     collection: Collection = "eval"
 
 
-PRESETS: dict[str, dict[str, dict]] = {}  # FedPA's weights are the defaults
-
-
 def reported(ctx: Context, local: Protos, shards: Shards) -> Protos:
     """Return what clients send of their knowledge ``[K, C, d + C]``: Box 3."""
     counts = shards.label_counts(ctx.classes)

@@ -23,7 +23,7 @@ Readings
     Teacher: where no model is known yet (round 1 under ``common_init=False``) the
     client's own start. Under ``buffers="local"`` with the client's own statistics.
     FedMPS trains this method for 5 local epochs on RealWaste, CIFAR-10 and Fashion
-    (``TRAINING``).
+    (its presets).
     FedPG tried three unpublished values of beta or tau; its preset is the default.
 """
 
@@ -43,11 +43,6 @@ class HP(fedavg.HP):
 
     distill_weight: float = Field(default=1.0, ge=0)  # beta
     temperature: float = Field(default=1.0, gt=0)  # tau
-
-
-PRESETS: dict[str, dict[str, dict]] = {"fedmps": fedavg.PRESETS["fedmps"]}
-_LONGER = ("realwaste", "cifar10", "fashion")
-TRAINING = {"fedmps": {dataset: {"local_epochs": 5} for dataset in _LONGER}}
 
 
 def not_true(logits: Tensor, y: Tensor) -> Tensor:

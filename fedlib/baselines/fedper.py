@@ -46,9 +46,6 @@ class HP(fedavg.HP):
     personal: Personal = "head"  # the layers that never leave a client
 
 
-PRESETS = {"gfpl": {"*": {"personal": "linear", "weighting": "uniform"}}}
-
-
 def own_names(net: Net, personal: Personal) -> frozenset[str]:
     """Return the names in a net's state that stay with each client."""
     layers = dict(net.module.named_modules())

@@ -60,10 +60,6 @@ class HP(fedavg.HP):
     collection: Collection = "eval"
 
 
-# FedMPS's code averages this baseline's models by samples, unlike FedAvg's
-PRESETS = {"fedmps": {"*": {"common_init": False}}}
-
-
 def contrast(z: Tensor, y: Tensor, means: Protos, hp: HP) -> Tensor:
     """Return l_con of a batch: z ``[B, d]`` against the prototypes ``[C, d]``."""
     z = unit(z)

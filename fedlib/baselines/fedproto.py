@@ -57,13 +57,6 @@ class HP(HyperParameters):
     share_model: bool = False
 
 
-PRESETS: dict[str, dict[str, dict]] = {
-    "gfpl": {"*": {"weighting": "uniform"}, "cifar10": {"proto_weight": 0.1}},
-    "fedmps": {"*": {"weighting": "uniform"}},
-    "fedhpro": {"*": {"weighting": "uniform", "share_model": True}},
-}
-
-
 class Down(NamedTuple):
     """To every client."""
 

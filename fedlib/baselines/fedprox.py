@@ -52,17 +52,6 @@ class HP(fedavg.HP):
     term: Literal["live", "detached"] = "live"
 
 
-_FEDMPS = {"flowers": 0.01, "defungi": 0.1, "realwaste": 0.001, "femnist": 0.1}
-PRESETS: dict[str, dict[str, dict]] = {
-    "gfpl": {"*": fedavg.PRESETS["gfpl"]["*"] | {"prox_weight": 0.01}},
-    "fedpa": {"*": {"prox_weight": 1.0}},
-    "fedmps": {"*": fedavg.PRESETS["fedmps"]["*"] | {"prox_weight": 0.01}}
-    | {dataset: {"prox_weight": weight} for dataset, weight in _FEDMPS.items()},
-    "fedhpro": {"*": {"prox_weight": 0.01}},
-    "fedpg": {"*": {"prox_weight": 0.01}},
-}
-
-
 def half_square(parts: Iterable[Tensor]) -> Tensor:
     """Return half the sum ``[]`` of all squares, whose gradient is the parts."""
     return 0.5 * torch.stack([part.square().sum() for part in parts]).sum()

@@ -52,9 +52,6 @@ class HP(fedavg.HP):
     threshold: float = Field(default=0.7, ge=-1, le=1)  # of the similarity of a class
 
 
-PRESETS: dict[str, dict[str, dict]] = {}  # FedHPro's table: as released, the defaults
-
-
 def contrast(z: Tensor, y: Tensor, hp: HP) -> tuple[Tensor, Tensor]:
     """Return L_scl and L_pen of one level's embeddings ``[B, d_l]``."""
     v = F.normalize(z)

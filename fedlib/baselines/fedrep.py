@@ -45,9 +45,6 @@ class HP(fedper.HP):
     body_epochs: int = Field(default=1, ge=0)
 
 
-PRESETS = fedper.PRESETS
-
-
 def train_part(
     ctx: Context, state: State, shards: Shards, part: str, free: frozenset[str]
 ) -> tuple[State, Logged]:

@@ -65,9 +65,6 @@ class HP(fedavg.HP):
     anchor_momentum: float = Field(default=0.9, ge=0, le=1)  # alpha
 
 
-PRESETS: dict[str, dict[str, dict]] = {}  # FedHPro runs it; its weights are not known
-
-
 class Down(NamedTuple):
     """To every client."""
 

@@ -64,9 +64,6 @@ class HP(fedavg.HP):
     share_model: bool = True
 
 
-PRESETS: dict[str, dict[str, dict]] = {}  # FedHPro's setting is the default
-
-
 class Server(NamedTuple):
     """What the server keeps."""
 

@@ -62,9 +62,6 @@ class HP(fedavg.HP):
     assign: Literal["nearest", "class_count"] = "nearest"
 
 
-PRESETS: dict[str, dict[str, dict]] = {}  # GFPL's table gives no setting
-
-
 class Server(NamedTuple):
     """What the server keeps; a client sees its own centre only."""
 

@@ -25,10 +25,6 @@ class HP(HyperParameters):
     common_init: bool = False  # all clients start from the same weights
 
 
-# GFPL: all clients start from one model, so that its ablation equals Local
-PRESETS: dict[str, dict[str, dict]] = {"gfpl": {"*": {"common_init": True}}}
-
-
 class Nothing(NamedTuple):
     """An empty message, and an empty server."""
 

@@ -59,14 +59,6 @@ class HP(fedavg.HP):
     teacher: Literal["previous", "aliased"] = "previous"  # whose embedding is z_prev
 
 
-_FEDMPS = {"flowers": 0.1, "defungi": 0.1, "realwaste": 0.1, "cifar10": 5.0}
-PRESETS: dict[str, dict[str, dict]] = {
-    "fedmps": {"*": {"common_init": False, "contrast_weight": 1.0}}
-    | {dataset: {"contrast_weight": weight} for dataset, weight in _FEDMPS.items()},
-    "fedhpro": {"*": {"contrast_weight": 5.0}},
-}
-
-
 class Client(NamedTuple):
     """What a client keeps between rounds: the model that its training ended with."""
 

@@ -80,15 +80,6 @@ class HP(fedavg.HP):
     test_outputs: Literal["first", "all"] = "first"
 
 
-CIFAR100 = {"style_size": 256, "class_spread": 0.5, "sample_spread": 0.2}
-PRESETS = {
-    "fedpg": {
-        "cifar10": {"virtual_per_class": 5000},
-        "cifar100": {"virtual_per_class": 500} | CIFAR100,
-    }
-}
-
-
 class Down(NamedTuple):
     """To every client."""
 

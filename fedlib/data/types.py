@@ -1,7 +1,7 @@
 """What the parts of ``fedlib.data`` hand to each other."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +9,6 @@ from typing import NamedTuple
 from torch import Tensor
 
 from fedlib.augment import Augment
-from fedlib.data.transform import Transform
 
 SPLITS = ("train", "test")
 
@@ -100,7 +99,6 @@ class Entry(NamedTuple):
     per_class: tuple[list[int], list[int]] | None = None  # official counts
     per_split: tuple[int, int] | None = None  # official, where no more is known
     groups: tuple[str, ...] = ()  # all names in the papers' order; else sorted
-    transforms: Mapping[str, Transform] = {}  # paper -> what differs from the above
     downloads: tuple[Remote, ...] = ()  # empty: nothing to fetch, see the guide
     files: tuple[str, ...] = ()  # all of these are needed, each plain or with .gz
     guide: str = ""  # whose page a variant shares; empty: it has its own

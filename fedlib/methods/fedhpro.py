@@ -159,9 +159,6 @@ class HP(HyperParameters):
         return "prototypes" in (self.contrast_with, self.align_with)
 
 
-PRESETS: dict[str, dict[str, dict]] = {}  # the paper has one setting for all data sets
-
-
 class Down(NamedTuple):
     """To every client."""
 

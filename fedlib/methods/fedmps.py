@@ -86,19 +86,6 @@ class HP(HyperParameters):
     common_init: bool = False
 
 
-# Section IV-B: alpha and mu tuned per data set; lambda = beta = 1.
-PRESETS = {
-    "fedmps": {
-        "flowers": {"low_weight": 1.0, "soft_weight": 1.0},
-        "defungi": {"low_weight": 1.0, "soft_weight": 0.01},
-        "realwaste": {"low_weight": 1.0, "soft_weight": 0.01},
-        "cifar10": {"low_weight": 0.2, "soft_weight": 5.0},
-        "fashion": {"low_weight": 1.0, "soft_weight": 1.0},
-        "femnist": {"low_weight": 1.0, "soft_weight": 10.0},
-    }
-}
-
-
 class Down(NamedTuple):
     """To every client."""
 

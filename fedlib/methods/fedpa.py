@@ -152,17 +152,6 @@ class HP(HyperParameters):
     _variant = model_validator(mode="before")(fill_variant(REFERENCE))
 
 
-# Section V-A3: learning rates; V-A2: hidden 256 everywhere (released CelebA: 128).
-PRESETS = {
-    "fedpa": {
-        "mnist": {"generator_lr": 3e-4},
-        "fashion": {"generator_lr": 3e-4},
-        "emnist": {"generator_lr": 1e-4},
-        "celeba": {"generator_lr": 3e-4},
-    }
-}
-
-
 class Labels(NamedTuple):
     """A label distribution; all 0 before there is one, and then not sent."""
 

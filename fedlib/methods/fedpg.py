@@ -171,14 +171,6 @@ class HP(HyperParameters):
         return self
 
 
-# Section 5.1; "notebook": an earlier version of the released code (256 images per
-# class, lambda_c = 20), whose outputs its history keeps.
-PRESETS: dict[str, dict[str, dict[str, Any]]] = {
-    "fedpg": {},
-    "notebook": {"*": {"virtual_per_class": 256, "align_weight": 20.0}},
-}
-
-
 class Virtual(NamedTuple):
     """Labelled virtual images; ``known`` is False before there are any to send."""
 

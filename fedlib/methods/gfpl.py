@@ -114,18 +114,6 @@ class HP(HyperParameters):
         return self
 
 
-# Section 5.1 and Table 3; the printed 50/128/80/80 has 80 and 128 swapped, since
-# CIFAR-100 needs at least 100.
-PRESETS = {
-    "gfpl": {
-        "mnist": {"projection_size": 50},
-        "femnist": {"projection_size": 80},
-        "cifar10": {"projection_size": 128},
-        "cifar100": {"projection_size": 128},
-    }
-}
-
-
 class Simplex(NamedTuple):
     """The vertices that embeddings are drawn to; sent in the first round only."""
 

@@ -13,19 +13,9 @@ from fedlib.data.labels import named
 from fedlib.data.parquet import parquet_in, read_parquet
 from fedlib.data.sources import either, first_of, reading
 from fedlib.data.splits import three_ways
-from fedlib.data.transform import Transform
 from fedlib.data.types import Block, Entry, Notes, Raw, Remote
 
 SHAPE = (3, 32, 32)
-TRANSFORMS = {  # FedHPro and FedPG take CIFAR-10's numbers for both
-    "fedhpro": Transform(
-        mean=(0.4914, 0.4822, 0.4465),
-        std=(0.2023, 0.1994, 0.2010),
-        padding=4,
-        flip=True,
-    ),
-    "fedpg": Transform(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)),
-}
 
 
 def _read(paths: list[Path], notes: Notes, batches: Any, title: str, label: str) -> Raw:
@@ -79,7 +69,6 @@ def _entry(name: str, title: str, batches: Any, label: str, config: str) -> Entr
         f"in {name}-jpeg.zip",
         licence="not stated",
         page="https://www.cs.toronto.edu/~kriz/cifar.html",
-        transforms=TRANSFORMS,
         downloads=(
             Remote(
                 batches.filename,

@@ -11,7 +11,7 @@ from pathlib import Path
 from torchvision import datasets as tv
 
 from fedlib.data.labels import named
-from fedlib.data.sets.mnist_family import GREY, HALF, SHAPE, Idx, idx_files, idx_tensor
+from fedlib.data.sets.mnist_family import GREY, SHAPE, Idx, idx_files, idx_tensor
 from fedlib.data.sources import all_of, either, first_of, member, members
 from fedlib.data.types import Block, DataError, Entry, Notes, Raw, Remote
 
@@ -75,7 +75,7 @@ def _entry(title: str, split: str, names: str, first: int = 0) -> Entry:
 
 ENTRIES = {
     "emnist": _entry("EMNIST letters", "letters", LETTERS, 1)._replace(
-        per_class=([4800] * 26, [800] * 26), transforms={"fedpa": HALF}
+        per_class=([4800] * 26, [800] * 26)
     ),
     "emnist_byclass": _entry("EMNIST by class", "byclass", BY_CLASS)._replace(
         per_split=(697_932, 116_323), guide="emnist"

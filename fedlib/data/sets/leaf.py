@@ -12,7 +12,6 @@ from sklearn.model_selection import train_test_split
 from fedlib.data import leaf
 from fedlib.data.images import Item, blocks, listing
 from fedlib.data.sources import first_of
-from fedlib.data.transform import Transform
 from fedlib.data.types import Block, DataError, Entry, Notes, Raw
 
 # LEAF numbers the classes in this order, which is also that of the characters
@@ -152,7 +151,6 @@ WRITERS_ENTRY = Entry(
     licence="not stated (NIST's images); BSD 2-Clause (LEAF's program)",
     page="https://leaf.cmu.edu",
     classes=62,
-    transforms={"fedpg": Transform(mean=(0.1307,), std=(0.3081,), side=64)},
 )
 
 ENTRIES = {
@@ -176,7 +174,5 @@ ENTRIES = {
         licence="non-commercial research purposes only",
         page="https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html",
         classes=2,
-        # the released program feeds pixels from 0 to 255 as they are
-        transforms={"fedpa": Transform(mean=(0.0,) * 3, std=(1 / 255,) * 3)},
     ),
 }

@@ -12,12 +12,10 @@ from torchvision import datasets as tv
 
 from fedlib.data.parquet import parquet_in, read_parquet
 from fedlib.data.sources import all_of, either, reading
-from fedlib.data.transform import Transform
 from fedlib.data.types import Block, Entry, Notes, Raw, Remote
 
 SHAPE = (1, 28, 28)
 GREY = ((0.1307,), (0.3081,))
-HALF = Transform(mean=(0.5,), std=(0.5,))  # FedPA: pixels in [-1, 1]
 
 
 def idx_files(
@@ -90,7 +88,6 @@ ENTRIES = {
             [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949],
             [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009],
         ),
-        transforms={"fedpa": HALF},
         downloads=_remotes(tv.MNIST, "MNIST"),
         files=idx_files("MNIST"),
     ),
@@ -109,7 +106,6 @@ ENTRIES = {
         page="https://github.com/zalandoresearch/fashion-mnist",
         classes=10,
         per_class=([6000] * 10, [1000] * 10),
-        transforms={"fedpa": HALF},
         downloads=_remotes(tv.FashionMNIST, "FashionMNIST"),
         files=idx_files("FashionMNIST"),
     ),

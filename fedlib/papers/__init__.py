@@ -1,0 +1,106 @@
+"""The papers' settings as data: what each artefact runs, and with what.
+
+Each paper is a sub-package: its protocols (``protocols.py``), what its tables run every
+method with (``presets.py``), where the scoreboard finds its numbers (``scoreboard.py``)
+and, where there are any, runs that are not its grid (``special.py``).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+# A paper joins with one line here, in the order in which tables have them. The import
+# first binds the sub-package to its name, as imports of modules do, then the function
+# of that name in its place: ``papers.fedmps(...)`` is a call.
+# isort: off
+from fedlib.papers.gfpl import gfpl as gfpl
+from fedlib.papers.fedpa import fedpa as fedpa
+from fedlib.papers.fedmps import fedmps as fedmps
+from fedlib.papers.fedhpro import fedhpro as fedhpro
+from fedlib.papers.fedpg import fedpg as fedpg
+
+# isort: on
+from fedlib.notes import Note
+from fedlib.papers.protocol import Paper, Protocol, spec_of
+from fedlib.results import Result
+from fedlib.spec import Spec
+
+# name -> what returns a setting: the functions that stand in the package of their name
+BUILDERS: dict[str, Callable[..., Spec]] = {
+    name: found
+    for name, found in list(globals().items())
+    if getattr(found, "__module__", "").startswith(f"{__name__}.{name}.")
+}
+TABLES: dict[str, Paper] = {
+    name: import_module(f"{__name__}.{name}").PAPER for name in BUILDERS
+}
+PAPERS: dict[str, Mapping[str, Protocol]] = {
+    name: paper.protocols for name, paper in TABLES.items()
+}
+OURS = {"digits", "noise"}
+
+
+def setting(paper: str, dataset: str, method: str, **changes: Any) -> Spec:
+    """Return a paper's setting of a method on a data set.
+
+    Parameters
+    ----------
+    paper : str
+        A key of ``PAPERS``.
+    dataset : str
+        A data set of that paper, as in ``PAPERS[paper]``.
+    method : str
+        A registered method; its presets for that paper are applied, those of training
+        too.
+    **changes
+        ``hp`` (on top of the presets), ``partition`` and ``training`` (on top of the
+        paper's), or any other field of ``Spec``.
+
+    Raises
+    ------
+    SettingError
+        An unknown or illegal setting.
+    ValueError
+        Unknown paper, data set or method.
+    """
+    if paper not in PAPERS:
+        raise ValueError(f"paper: got {paper!r}, expected one of {list(PAPERS)}")
+    return spec_of(TABLES[paper], dataset, method, **changes)
+
+
+def special(artefact: str) -> Callable[[Mapping[str, Any]], list[Spec]] | None:
+    """Return what makes an artefact's runs of its parameters; None for a grid.
+
+    It stands in ``special.py`` of the paper, or of ``ours`` for what is no paper's.
+    """
+    paper = artefact.split("/")[0]
+    module = f"{__name__}.{paper if paper in PAPERS else 'ours'}.special"
+    # imported when asked for: these modules use ``study``, which imports this one
+    return import_module(module).SPECIAL.get(artefact) if find_spec(module) else None
+
+
+def notes(results: Sequence[Result], paper: str = "fedmps") -> list[Note]:
+    """Return what a reader of these numbers of a paper must know."""
+    found = []
+    for spec in {r.spec.dataset: r.spec for r in results}.values():
+        protocol = PAPERS[paper][spec.dataset]
+        for what, ours, full in (
+            ("rounds", spec.rounds, protocol.rounds),
+            (
+                "local epochs",
+                spec.training.local_epochs,
+                protocol.training.local_epochs,
+            ),
+        ):
+            if ours < full:
+                text = f"reduced budget: {spec.dataset}, {ours} of {full} {what}"
+                found.append(Note("reduced", text))
+        if spec.net != protocol.net:
+            nets = f"net {spec.net} in place of {protocol.net}"
+            text = f"reduced budget: {spec.dataset}, {nets}"
+            found.append(Note("reduced", text))
+        if spec.dataset in OURS:
+            text = f"{spec.dataset} is not a data set of the paper"
+            found.append(Note("not_paper_data", text))
+    return found

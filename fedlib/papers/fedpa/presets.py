@@ -1,0 +1,15 @@
+"""What FedPA's tables run the methods with; FedHKD's defaults are its weights."""
+
+from fedlib.papers.protocol import Presets
+
+PRESETS: Presets = {
+    # Section V-A3: learning rates; V-A2: hidden 256 everywhere (released CelebA: 128).
+    "fedpa": {
+        "mnist": {"generator_lr": 3e-4},
+        "fashion": {"generator_lr": 3e-4},
+        "emnist": {"generator_lr": 1e-4},
+        "celeba": {"generator_lr": 3e-4},
+    },
+    "fedprox": {"*": {"prox_weight": 1.0}},
+    "fedgen": {"*": {"latent_weight": 0.0}, "emnist": {"generator_lr": 1e-4}},
+}

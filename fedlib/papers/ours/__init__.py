@@ -1,0 +1,1 @@
+"""Artefacts that belong to no paper."""
