@@ -49,21 +49,20 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedlib import descent, virtual_images
-from fedlib.baselines import fedavg
-from fedlib.baselines.fedavg import Client, Server, Up
+from fedlib import descent, shared_model, virtual_images
 from fedlib.layers import linear
 from fedlib.losses import cross_entropy
 from fedlib.method import Context, Losses, Model, Models, Rule, Shards, Turn
 from fedlib.methods import fedpg
 from fedlib.nets import Out, State
 from fedlib.rng import generator, seed_of
+from fedlib.shared_model import Client, Server, Up
 from fedlib.virtual_images import Recipe
 
 SECOND = "own.virtual."
 
 
-class HP(fedavg.HP):
+class HP(shared_model.HP):
     """Hyper-parameters of VHL: FedAvg's, and those of the virtual data."""
 
     tuning_weight: float = Field(default=1.0, ge=0)
@@ -104,7 +103,7 @@ def with_second(model: Model, state: State) -> Model:
 
 def init(ctx: Context) -> tuple[Server, Client]:
     """Draw the clients' weights as FedAvg does, and the second outputs."""
-    server, mine = fedavg.init(ctx)
+    server, mine = shared_model.init(ctx)
     if not ctx.hp.virtual_per_class:
         return server, mine
     layer = nn.Linear(ctx.net.embedding_sizes()[1], ctx.classes)
@@ -122,7 +121,7 @@ def init(ctx: Context) -> tuple[Server, Client]:
 def broadcast(ctx: Context, server: Server) -> Down:
     """Box 2."""
     seed = seed_of(ctx.seed, "virtual data")
-    return Down(fedavg.sent(ctx, server.model), torch.tensor(seed))
+    return Down(shared_model.sent(ctx, server.model), torch.tensor(seed))
 
 
 def outputs(state: State, out: Out) -> Tensor:
@@ -135,7 +134,7 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
     """Box 3."""
     hp: HP = ctx.hp
     if not hp.virtual_per_class:
-        return fedavg.client(ctx, fedavg.Down(down.model), mine, shards)
+        return shared_model.client(ctx, shared_model.Down(down.model), mine, shards)
     recipe = Recipe(**hp.model_dump(include=set(Recipe._fields)))
     images = virtual_images.make(
         int(down.seed), ctx.classes, hp.virtual_per_class, ctx.net.shape, recipe
@@ -165,13 +164,13 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
         )
         return Losses(total, terms, {})
 
-    kept, up, terms = fedavg.client_with(ctx, down, mine, shards, loss, draw=draw)
+    kept, up, terms = shared_model.client_with(ctx, down, mine, shards, loss, draw=draw)
     return kept, up._replace(model=with_second(up.model, kept.state)), terms
 
 
 def models(ctx: Context, server: Server, mine: Client) -> Models:
     """Return FedAvg's models, and the logits of all 2C outputs as a rule of its own."""
-    found = fedavg.models(ctx, server, mine)
+    found = shared_model.models(ctx, server, mine)
     if not ctx.hp.virtual_per_class:
         return found
     return found._replace(scores=lambda state, out: {"outputs": outputs(state, out)})
@@ -183,7 +182,7 @@ def predict(hp: HP) -> Rule:
     return Rule("global", "outputs_all" if every else "head_all")
 
 
-METHOD = fedavg.METHOD._replace(
+METHOD = shared_model.BASE._replace(
     name="vhl",
     source="Tang et al., ICML 2022",
     hp=HP,
