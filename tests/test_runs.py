@@ -164,10 +164,10 @@ def keys() -> dict[str, str]:
 def test_the_key_ignores_comments_docstrings_and_layout(edit):
     before = keys()
     edit("fedlib.baselines.fedavg", "FedAvg: the mean", "FedAvg, that is the mean")
-    edit("fedlib.baselines.fedavg", '"""Box 1."""', '"""Step 1, rewritten."""')
-    edit("fedlib.baselines.fedavg", "def broadcast(", "# a comment\n\n\ndef broadcast(")
+    edit("fedlib.shared_model", '"""Send the model."""', '"""Step 1, rewritten."""')
+    edit("fedlib.shared_model", "def broadcast(", "# a comment\n\n\ndef broadcast(")
     edit(
-        "fedlib.baselines.fedavg",
+        "fedlib.shared_model",
         'local = ctx.hp.buffers == "local"',
         'local = (\n        ctx.hp.buffers == "local")  # or not',
     )
@@ -175,23 +175,30 @@ def test_the_key_ignores_comments_docstrings_and_layout(edit):
     assert keys() == before
 
 
-# file -> methods that are made of it, besides its own
-MADE_OF = {
-    "fedavg": set(METHODS)
-    - {"gfpl", "fedpa", "fedmps", "fedhpro", "fedpg", "local", "fedproto"},
-    "fedper": {"fedrep"},
-    "fedpa": {"fedgen"},
-    "fedpg": {"vhl"},
-}
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_editing_one_method_leaves_the_keys_of_the_others(edit, name):
     before = keys()
-    edit(registry.METHODS[name], "class HP(", "MORE = 1\n\n\nclass HP(")
+    edit(registry.METHODS[name], "METHOD = ", "MORE = 1\n\nMETHOD = ")
     after = keys()
-    changed = {m for m in METHODS if before[m] != after[m]}
-    assert changed == {name} | MADE_OF.get(name, set())
+    assert {m for m in METHODS if before[m] != after[m]} == {name}
+
+
+# block -> methods that are made of it
+MADE_OF = {
+    "shared_model": set(METHODS)
+    - {"gfpl", "fedpa", "fedmps", "fedhpro", "fedpg", "local", "fedproto"},
+    "personal_layers": {"fedper", "fedrep"},
+    "with_generator": {"fedpa", "fedgen"},
+    "virtual_data": {"fedpg", "vhl"},
+}
+
+
+@pytest.mark.parametrize("block", MADE_OF)
+def test_editing_a_block_changes_the_keys_of_the_methods_made_of_it(edit, block):
+    before = keys()
+    edit(f"fedlib.{block}", "\n\ndef ", "\n\nMORE = 1\n\n\ndef ")
+    after = keys()
+    assert {m for m in METHODS if before[m] != after[m]} == MADE_OF[block]
 
 
 def test_shared_code_changes_every_key_and_code_without_numbers_none(edit):

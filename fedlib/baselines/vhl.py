@@ -5,7 +5,7 @@ Federated Learning, ICML 2022.
 
 Symbols
     D'         | virtual_images.make | [C n_v, c, h, w] | virtual images
-    y'         | fedpg.virtual_labels| [C n_v]          | their classes, 0 to C - 1
+    y'         | virtual_data.labels | [C n_v]          | their classes, 0 to C - 1
     z, z'      | out.high            | [B, d], [V, d]   | embeddings, own and virtual
     w          | server.model        |                  | global model, 2C outputs
     own.virtual.* | mine.state       | [K, C, d], [K, C]| the second C outputs
@@ -23,8 +23,8 @@ Box
 
 Readings
     SupCon: unit length, temperature 0.07; an anchor without a positive counts 0 in the
-    mean (official code). FedPG's released code took this loss over: it is
-    ``fedpg.align`` under ``fa="supcon_union"``.
+    mean (official code). FedPG's released code took this loss over, which is
+    ``virtual_data.supcon_union``.
     Virtual class c stands for own class c although the two have nothing in common:
     what counts is that all clients agree on it.
     The second C outputs are a linear layer on the embedding, beside the net's head;
@@ -49,11 +49,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedlib import descent, shared_model, virtual_images
+from fedlib import descent, shared_model, virtual_data, virtual_images
 from fedlib.layers import linear
 from fedlib.losses import cross_entropy
 from fedlib.method import Context, Losses, Model, Models, Rule, Shards, Turn
-from fedlib.methods import fedpg
 from fedlib.nets import Out, State
 from fedlib.rng import generator, seed_of
 from fedlib.shared_model import Client, Server, Up
@@ -130,6 +129,18 @@ def outputs(state: State, out: Out) -> Tensor:
     return torch.cat([out.logits, second], -1)
 
 
+def batches(ctx: Context, client: int) -> tuple[Tensor, ...]:
+    """Return a client's batches of this round: indices into D', to be cycled."""
+    hp: HP = ctx.hp
+    return virtual_data.batches(
+        ctx.classes,
+        hp.virtual_per_class,
+        hp.v_batch_size,
+        ctx.random("virtual batches", client),
+        balanced=hp.v_batch_balanced,
+    )
+
+
 def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
     """Box 3."""
     hp: HP = ctx.hp
@@ -139,12 +150,8 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
     images = virtual_images.make(
         int(down.seed), ctx.classes, hp.virtual_per_class, ctx.net.shape, recipe
     )
-    labels = fedpg.virtual_labels(ctx)
-    how = fedpg.HP(fa="supcon_union", align_temperature=hp.align_temperature)
-    plans = {i: fedpg.virtual_batches(ctx, i) for i in shards.ids}
-
-    def draw(client: int, step: int) -> dict[str, Tensor]:
-        return {"virtual": plans[client][step % len(plans[client])]}
+    labels = virtual_data.labels(ctx.classes, hp.virtual_per_class)
+    plans = {i: batches(ctx, i) for i in shards.ids}
 
     def loss(state, x, y, extra):
         made = labels[extra["virtual"]]
@@ -155,7 +162,9 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
         terms = {
             "supervised": cross_entropy(logits[:own], y),
             "tuning": cross_entropy(logits[own:], made + ctx.classes),
-            "align": fedpg.align(z, y, virtual, made, how),
+            "align": virtual_data.supcon_union(
+                z, y, virtual, made, hp.align_temperature
+            ),
         }
         total = (
             terms["supervised"]
@@ -164,6 +173,7 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
         )
         return Losses(total, terms, {})
 
+    draw = virtual_data.cycled(plans)
     kept, up, terms = shared_model.client_with(ctx, down, mine, shards, loss, draw=draw)
     return kept, up._replace(model=with_second(up.model, kept.state)), terms
 
