@@ -3,7 +3,7 @@
 import difflib
 from importlib import import_module
 
-from fedlib.method import Method
+from fedlib.method import Method, complete
 
 METHODS = {
     "gfpl": "fedlib.methods.gfpl",
@@ -41,13 +41,14 @@ def method(name: str) -> Method:
     Raises
     ------
     ValueError
-        Unknown name; the closest one is suggested.
+        Unknown name, and the closest one is suggested; or a method that has one
+        function of a pair without the other.
     """
     if name not in METHODS:
         close = difflib.get_close_matches(name, METHODS, 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"method: got {name!r}, expected one of {list(METHODS)}{hint}")
-    return import_module(METHODS[name]).METHOD
+    return complete(import_module(METHODS[name]).METHOD)
 
 
 def presets(name: str, paper: str, dataset: str, table: str = "PRESETS") -> dict:

@@ -170,4 +170,5 @@ METHOD = shared_model.BASE._replace(
     hp=HP,
     survey=survey,
     finalise=finalise,
+    per_class=("gaussians",),
 )

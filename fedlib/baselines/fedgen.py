@@ -236,4 +236,5 @@ METHOD = shared_model.BASE._replace(
         *(Counted("down", "generator"), Counted("down", "generator_buffers")),
         *(Counted("up", "model"), Counted("up", "labels")),
     ),
+    per_class=("protos",),
 )

@@ -161,4 +161,5 @@ METHOD = Method(
     models=models,
     predict=predict,
     counted=(Counted("up", "protos"),),
+    per_class=("protos",),
 )

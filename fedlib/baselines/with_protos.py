@@ -106,4 +106,5 @@ BASE = shared_model.BASE._replace(
     broadcast=broadcast,
     models=models,
     counted=(Counted("up", "model"), Counted("up", "protos")),
+    per_class=("protos",),
 )

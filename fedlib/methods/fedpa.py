@@ -458,4 +458,5 @@ METHOD = Method(
         }.items()
         for field in fields
     ),
+    per_class=("protos",),
 )

@@ -565,4 +565,5 @@ METHOD = Method(
         *(Counted("down", "model"), Counted("down", "virtual")),
         *(Counted("up", "model"), Counted("up", "protos")),
     ),
+    per_class=("protos",),
 )
