@@ -12,6 +12,7 @@ from fedlib import nets, registry
 from fedlib.augment import Augment, apply_augment, draw_augment
 from fedlib.data import Dataset, Transform, load
 from fedlib.local import Shards
+from fedlib.log import Log
 from fedlib.messages import Size, sizes
 from fedlib.method import Context, Method, Round, rounds
 from fedlib.partition import Partition, draw
@@ -65,15 +66,15 @@ class Federation(NamedTuple):
     def evaluate(self, after: Round) -> dict[str, Tensor]:
         """Return right predictions under every model and rule, as a log's rows.
 
-        What finalising sends is logged as ``final/``.
+        Their names are those of ``Log``.
         """
         models, sent = self.models(after)
         owns = self.partition.owns
         found = evaluate(self.ctx.net, models, owns, self.train, self.test)
-        found |= {f"final/up/{name}": torch.tensor(size) for name, size in sent.items()}
+        final = {f"up/{name}": torch.tensor(size) for name, size in sent.items()}
+        found |= Log(final=final).flat()
         if self.full is not None:
             found |= evaluate_full(self.ctx.net, models, self.full)
-            found["full_samples"] = self.full.sizes()
         return found
 
 

@@ -100,7 +100,7 @@ def fields(results: Sequence[Result], number: int = 2) -> pd.DataFrame:
     """
     rows, n = [], lengths(results[-1].spec)
     for result in results:
-        cohort = result.log["cohort"].shape[1]
+        cohort = result.log.cohort.shape[1]
         sent = result.payload().query("round == @number")
         for row in sorted(sent.to_dict("records"), key=_place):
             way, field = row["direction"], row["field"]

@@ -76,7 +76,7 @@ def pair(result: Result, seed: int) -> list[int]:
     ValueError
         There was only one.
     """
-    cohort = result.log["cohort"][-1]
+    cohort = result.log.cohort[-1]
     if len(cohort) < 2:
         raise ValueError(f"result: got a cohort of {len(cohort)}, expected two clients")
     order = torch.randperm(len(cohort), generator=generator(seed, "pair"))

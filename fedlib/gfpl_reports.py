@@ -37,7 +37,7 @@ def sent(results: Sequence[Result]) -> pd.DataFrame:
             index="round", columns="direction", values="floats", aggfunc="sum"
         )
         floats = floats.reindex(columns=["up", "down"], fill_value=0)
-        clients = result.log["cohort"].shape[1]
+        clients = result.log.cohort.shape[1]
         busy = floats[floats["up"] > 0]
         up, down = busy.iloc[-1] if len(busy) else (0, 0)
         rows.append(

@@ -164,7 +164,7 @@ def table(results: Sequence[Result]) -> pd.DataFrame:
     for result in results:
         model, rule = result.paper_rule
         whole = [
-            m for m in ("ensemble", "global") if f"full/{m}/head_all" in result.log
+            m for m in ("ensemble", "global") if f"{m}/head_all" in result.log.full
         ]
         shared = result.accuracy(whole[0], "head_all", "full") if whole else None
         rows.append(

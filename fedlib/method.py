@@ -197,6 +197,7 @@ class Method(NamedTuple):
     models: Callable[[Context, Tree, Tree], Models]  # what can be evaluated
     predict: Rule | Callable[[Any], Rule]  # what the paper evaluates; by hp
     counted: tuple[Counted, ...] = ()  # what the paper's table counts
+    per_class: tuple[str, ...] = ()  # uploads that are records with class counts
     reply: Callable[[Context, Tree], Any] | None = None  # server -> Down, after merging
     finish: Callable[[Context, Any, Tree], tuple[Tree, Logged]] | None = None
     survey: Callable[[Context, Tree, Tree, Shards], Any] | None = None  # -> Up, once
@@ -205,6 +206,24 @@ class Method(NamedTuple):
     def rule(self, hp: BaseModel) -> Rule:
         """Return the accuracy that the paper reports under these hyper-parameters."""
         return self.predict if isinstance(self.predict, Rule) else self.predict(hp)
+
+
+def complete(method: Method) -> Method:
+    """Return a method whose optional functions come in pairs.
+
+    Raises
+    ------
+    ValueError
+        One of a pair without the other, which no round would call.
+    """
+    for pair in (("reply", "finish"), ("survey", "finalise")):
+        there = [name for name in pair if getattr(method, name) is not None]
+        if len(there) == 1:
+            raise ValueError(
+                f"{method.name}: got {there[0]} alone, expected both of "
+                f"{' and '.join(pair)}, or neither"
+            )
+    return method
 
 
 class NonFiniteError(ArithmeticError):
@@ -290,7 +309,10 @@ def rounds(
     ------
     NonFiniteError
         Before anything non-finite is merged.
+    ValueError
+        The method has one function of a pair without the other.
     """
+    method = complete(method)
     number, server, mine = start or (0, *method.init(ctx))
     while True:
         number += 1

@@ -15,7 +15,6 @@ from fedlib.data import load
 from fedlib.federation import partition_of
 from fedlib.results import Result
 from fedlib.spec import Spec, refuse_unknown
-from fedlib.withhold import per_class
 
 
 def specs(p: Mapping[str, Any]) -> list[Spec]:
@@ -50,7 +49,7 @@ def kilobytes(result: Result) -> float:
     """
     spec = result.spec
     sent = result.payload()
-    fields = per_class(registry.method(spec.method))
+    fields = registry.method(spec.method).per_class
     sent = sent[(sent["direction"] == "up") & sent["field"].isin(fields)]
     total = 4 * sent["floats"].sum() + 8 * sent["ints"].sum()
     cohort = max(1, round(spec.participation * spec.clients))

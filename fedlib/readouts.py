@@ -19,6 +19,7 @@ from torch.func import vmap
 
 from fedlib.embed import class_means, forward, padded
 from fedlib.local import Shards
+from fedlib.log import Log
 from fedlib.nets import Net, Out, State
 from fedlib.protos import Protos, merge, nearest
 
@@ -119,7 +120,8 @@ def evaluate(
         client; ``watch/name`` -> numbers that the method compares with centralised
         prototypes.
     """
-    found: dict[str, Tensor] = {}
+    accuracy: dict[str, Tensor] = {}
+    watch: dict[str, Tensor] = {}
     label_index, _ = padded(test.index)
     labels = test.y[label_index]
     states = {
@@ -141,25 +143,24 @@ def evaluate(
             by_rule |= _all_and_own(rules(state, out), owns)
         for rule, score in by_rule.items():
             right = (score.argmax(-1) == labels) & real
-            found[f"accuracy/{name}/{rule}"] = right.sum(1)
+            accuracy[f"{name}/{rule}"] = right.sum(1)
     if models.ensemble is not None:
         real = padded(test.index)[1]
         voted = _all_and_own({"head": votes(net, models.ensemble, test)}, owns)
         for rule, score in voted.items():
             right = (score.argmax(-1) == labels) & real
-            found[f"accuracy/ensemble/{rule}"] = right.sum(1)
+            accuracy[f"ensemble/{rule}"] = right.sum(1)
     if models.watch is not None and models.shared is not None:
         means = class_means(net, models.shared, train, "high", stacked=False)
-        for name, value in models.watch(merge(means, "samples")).items():
-            found[f"watch/{name}"] = value
-    return found | {"samples": test.sizes()}
+        watch = models.watch(merge(means, "samples"))
+    return Log(accuracy=accuracy, samples=test.sizes(), watch=watch).flat()
 
 
 def evaluate_full(net: Net, models: Models, full: Shards) -> dict[str, Tensor]:
     """Return right predictions of the server's models on a whole test set.
 
-    They are ``[1]``, or ``[G]`` for a test set in G groups. Only rules over all classes
-    apply; ``nearest_all`` where the method has prototypes.
+    They and the numbers of samples are ``[1]``, or ``[G]`` for a test set in G groups.
+    Only rules over all classes apply; ``nearest_all`` where the method has prototypes.
     """
     labels = full.y[padded(full.index)[0]]
     real = padded(full.index)[1]
@@ -176,7 +177,8 @@ def evaluate_full(net: Net, models: Models, full: Shards) -> dict[str, Tensor]:
             ).view_as(out.logits)
     if models.ensemble is not None:
         by_name["ensemble/head_all"] = votes(net, models.ensemble, full)
-    return {
-        f"full/{name}": ((score.argmax(-1) == labels) & real).sum(1)
+    right = {
+        name: ((score.argmax(-1) == labels) & real).sum(1)
         for name, score in by_name.items()
     }
+    return Log(full=right, full_samples=full.sizes()).flat()

@@ -43,10 +43,13 @@ def method(name: str) -> "Method":
     Raises
     ------
     ValueError
-        Unknown name; the closest one is suggested.
+        Unknown name, and the closest one is suggested; or a method that has one
+        function of a pair without the other.
     """
     if name not in METHODS:
         close = difflib.get_close_matches(name, METHODS, 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"method: got {name!r}, expected one of {list(METHODS)}{hint}")
-    return import_module(METHODS[name]).METHOD
+    from fedlib.method import complete  # with torch, which a list of names needs not
+
+    return complete(import_module(METHODS[name]).METHOD)

@@ -446,7 +446,7 @@ def communication(results: Sequence[Result], number: int = 2) -> pd.DataFrame:
     rows = []
     for result in results:
         name = result.spec.method
-        receivers = result.log["cohort"].shape[1]
+        receivers = result.log.cohort.shape[1]
         sent = result.payload().query("round == @number")
         floats = sent.set_index(["direction", "field"])["floats"]
         counted = 0

@@ -1,5 +1,6 @@
 """The result of a run: logs per round as tensors, and the tables made of them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -7,8 +8,15 @@ import torch
 from torch import Tensor
 
 from fedlib import registry
+from fedlib.log import Log
 from fedlib.readouts import Rule
 from fedlib.spec import Spec, TestData
+
+
+def _pair(name: str) -> tuple[str, str]:
+    """Return the two parts of a name: model and rule, or direction and field."""
+    first, _, second = name.partition("/")
+    return first, second
 
 
 @dataclass(frozen=True)
@@ -17,7 +25,7 @@ class Result:
 
     spec: Spec
     key: str
-    log: dict[str, Tensor] = field(repr=False)  # each with a leading round axis
+    log: Log = field(repr=False)
 
     @property
     def paper_rule(self) -> Rule:
@@ -28,13 +36,12 @@ class Result:
     @property
     def readouts(self) -> list[tuple[str, str]]:
         """All recorded pairs of model and rule."""
-        names = [n.split("/") for n in self.log if n.startswith("accuracy/")]
-        return [(model, rule) for _, model, rule in names]
+        return [_pair(name) for name in self.log.accuracy]
 
     @property
     def evaluated(self) -> list[int]:
         """The rounds with an evaluation, from 1."""
-        return self.log["evaluated"].tolist()
+        return self.log.evaluated.tolist()
 
     def accuracy(self, model: str, rule: str, data: TestData = "clients") -> Tensor:
         """Return the accuracy of a model under a rule, as fractions.
@@ -55,17 +62,16 @@ class Result:
             not ask for the whole test set or its groups.
         """
         whole = data in ("full", "groups")
-        name = f"{'full' if whole else 'accuracy'}/{model}/{rule}"
-        if name not in self.log or (data == "groups" and self.spec.test != data):
-            names = (n.partition("/") for n in self.log)
-            kinds = {"accuracy": "", "full": " on full"}
-            known = [pair + kinds[kind] for kind, _, pair in names if kind in kinds]
+        found = self.log.full if whole else self.log.accuracy
+        name = f"{model}/{rule}"
+        if name not in found or (data == "groups" and self.spec.test != data):
+            known = [*self.log.accuracy, *(f"{n} on full" for n in self.log.full)]
             raise ValueError(
                 f"accuracy: {self.spec.method} has no {model}/{rule} on {data}, "
                 f"recorded are {', '.join(known)}"
             )
-        right = self.log[name].to(torch.float64)
-        samples = self.log["full_samples" if whole else "samples"]
+        right = found[name].to(torch.float64)
+        samples = self.log.full_samples if whole else self.log.samples
         if data in ("pooled", "full"):
             return right.sum(1, keepdim=True) / samples.sum(1, keepdim=True)
         return torch.where(samples > 0, right / samples, float("nan"))
@@ -86,12 +92,10 @@ class Result:
             pairs.append((model, rule, "clients"))
         for model, rule in self.readouts if test == "pooled" else []:
             pairs.append((model, rule, "pooled"))
-        for name in self.log:
-            if name.startswith("full/"):
-                _, model, rule = name.split("/")
-                pairs.append((model, rule, "full"))
-                if test == "groups":
-                    pairs.append((model, rule, "groups"))
+        for model, rule in map(_pair, self.log.full):
+            pairs.append((model, rule, "full"))
+            if test == "groups":
+                pairs.append((model, rule, "groups"))
         for model, rule, data in pairs:
             each = self.accuracy(model, rule, data)
             each = each[:, ~each[-1].isnan()]
@@ -119,14 +123,11 @@ class Result:
         What a method sends once, to be finalised, stands in the last round.
         """
         rows = []
-        for name, value in self.log.items():
-            if name.startswith("sent/"):
-                _, direction, part = name.split("/")
-                for number, (floats, ints) in enumerate(value.tolist(), 1):
-                    rows.append((number, direction, part, floats, ints))
-            if name.startswith("final/"):
-                _, direction, part = name.split("/")
-                rows.append((self.spec.rounds, direction, part, *value[-1].tolist()))
+        for name, value in self.log.final.items():
+            rows.append((self.spec.rounds, *_pair(name), *value[-1].tolist()))
+        for name, value in self.log.sent.items():
+            for number, size in enumerate(value.tolist(), 1):
+                rows.append((number, *_pair(name), *size))
         return pd.DataFrame(
             rows, columns=["round", "direction", "field", "floats", "ints"]
         ).sort_values("round", kind="stable", ignore_index=True)
@@ -136,22 +137,18 @@ class Result:
 
         A term that a method has in some rounds only is NaN in the others.
         """
-        return self._per_round("term/")
+        return self._per_round(self.log.term)
 
     def watched(self) -> pd.DataFrame:
         """Return what the server reports per round while merging; NaN: not then."""
-        return self._per_round("server/")
+        return self._per_round(self.log.server)
 
     def beside_centralised(self) -> pd.DataFrame:
         """Return what a method compares with class means of all clients' data."""
-        found = {n[6:]: v.numpy() for n, v in self.log.items() if n[:6] == "watch/"}
+        found = {name: value.numpy() for name, value in self.log.watch.items()}
         return pd.DataFrame(found, index=pd.Index(self.evaluated, name="round"))
 
-    def _per_round(self, prefix: str) -> pd.DataFrame:
-        found = {
-            n.removeprefix(prefix): v.flatten(1).mean(1) if v.ndim > 1 else v
-            for n, v in self.log.items()
-            if n.startswith(prefix)
-        }
-        index = pd.RangeIndex(1, len(self.log["cohort"]) + 1, name="round")
+    def _per_round(self, group: Mapping[str, Tensor]) -> pd.DataFrame:
+        found = {n: v.flatten(1).mean(1) if v.ndim > 1 else v for n, v in group.items()}
+        index = pd.RangeIndex(1, len(self.log.cohort) + 1, name="round")
         return pd.DataFrame({n: v.numpy() for n, v in found.items()}, index=index)

@@ -11,7 +11,6 @@ import os
 import platform
 import time
 import warnings
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -32,6 +31,7 @@ from fedlib.data import load
 from fedlib.device import chosen, computing, describe, moved
 from fedlib.federation import Federation, federation
 from fedlib.files import atomic_write, write_text
+from fedlib.log import Log, Rows
 from fedlib.method import Round
 from fedlib.nets import State
 from fedlib.paths import cache_dir
@@ -89,7 +89,7 @@ def _write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> 
 
 def _result(spec: Spec, log: dict[str, Tensor]) -> Result:
     """Return a result whose log has one order, whether computed or read."""
-    return Result(spec, key(spec), dict(sorted(log.items())))
+    return Result(spec, key(spec), Log.of(dict(sorted(log.items()))))
 
 
 def _stored(spec: Spec) -> Result | None:
@@ -111,36 +111,6 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-class _Log:
-    """Rows as lists of equal tensors: one per round, or one per evaluation."""
-
-    def __init__(self, stored: dict[str, Tensor] | None = None):
-        self.rows: dict[str, list[Tensor]] = defaultdict(list)
-        for name, value in (stored or {}).items():
-            self.rows[name] = list(value)
-
-    def add(self, name: str, value: Tensor) -> None:
-        self.rows[name].append(value.cpu())
-
-    def add_round(self, number: int, values: dict[str, Tensor]) -> None:
-        """Add floats of a round (from 1); in rounds without them they are NaN."""
-        for name, value in values.items():
-            here = value.cpu()
-            self._fill(name, number - 1, here)
-            self.rows[name].append(here)
-
-    def _fill(self, name: str, count: int, like: Tensor) -> None:
-        missing = count - len(self.rows[name])
-        self.rows[name] += [torch.full_like(like, float("nan"))] * missing
-
-    def stacked(self) -> dict[str, Tensor]:
-        done = len(self.rows["cohort"])
-        for name in self.rows:
-            if name.startswith(("term/", "server/")):
-                self._fill(name, done, self.rows[name][0])
-        return {name: torch.stack(rows) for name, rows in self.rows.items()}
 
 
 class Final(NamedTuple):
@@ -171,7 +141,7 @@ def _restored(fed: Federation, tensors: dict[str, Tensor]) -> tuple[Tree, Tree]:
     return tree["server"], tree["mine"]
 
 
-def _checkpoint(home: Path, after: Round, log: _Log) -> None:
+def _checkpoint(home: Path, after: Round, log: Log) -> None:
     """Write a checkpoint and keep the one before it."""
     now, before = (
         home / "checkpoint.safetensors",
@@ -179,7 +149,7 @@ def _checkpoint(home: Path, after: Round, log: _Log) -> None:
     )
     if now.exists():
         os.replace(now, before)
-    logged = {f"log/{k}": v for k, v in log.stacked().items()}
+    logged = {f"log/{k}": v for k, v in log.flat().items()}
     _write(now, _state(after) | logged, {"round": str(after.number)})
 
 
@@ -190,7 +160,7 @@ def _keep(home: Path, after: Round) -> None:
         _write(home / "final.safetensors", state, {"round": str(after.number)})
 
 
-def _resume(home: Path, fed: Federation) -> tuple[tuple[int, Tree, Tree] | None, _Log]:
+def _resume(home: Path, fed: Federation) -> tuple[tuple[int, Tree, Tree] | None, Rows]:
     """Return where to go on, from the newest readable checkpoint."""
     for name in ("checkpoint.safetensors", "checkpoint-before.safetensors"):
         found = _read(home / name)
@@ -200,8 +170,8 @@ def _resume(home: Path, fed: Federation) -> tuple[tuple[int, Tree, Tree] | None,
         tensors, metadata = found
         server, mine = _restored(fed, tensors)
         stored = {k[4:]: v for k, v in tensors.items() if k.startswith("log/")}
-        return (int(metadata["round"]), server, mine), _Log(stored)
-    return None, _Log()
+        return (int(metadata["round"]), server, mine), Rows(Log.of(stored))
+    return None, Rows()
 
 
 def _to(device: torch.device, *trees: Tree) -> list[Tree]:
@@ -210,7 +180,7 @@ def _to(device: torch.device, *trees: Tree) -> list[Tree]:
 
 def _compute(spec: Spec, home: Path, device: torch.device) -> dict[str, Tensor]:
     fed = federation(spec)
-    start, log = _resume(home, fed)
+    start, rows = _resume(home, fed)
     done = start[0] if start else 0
     if start:
         start = (done, *_to(device, *start[1:]))
@@ -232,19 +202,16 @@ def _compute(spec: Spec, home: Path, device: torch.device) -> dict[str, Tensor]:
             begun = time.perf_counter()
             after = next(stepping)
             trained = time.perf_counter()
-            log.add_round(number, {f"term/{k}": v for k, v in after.terms.items()})
-            log.add_round(number, {f"server/{k}": v for k, v in after.watched.items()})
-            for name, size in after.sent.items():
-                log.add(f"sent/{name}", torch.tensor(size))
-            log.add("cohort", torch.tensor(after.cohort))
+            rows.add_round(number, after.terms, after.watched)
+            sent = {name: torch.tensor(size) for name, size in after.sent.items()}
+            rows.add(Log(cohort=torch.tensor(after.cohort), sent=sent))
             if number % spec.eval_every == 0 or number == spec.rounds:
-                log.add("evaluated", torch.tensor(number))
-                for name, value in fed.evaluate(after).items():
-                    log.add(name, value)
+                found = Log.of(fed.evaluate(after))
+                rows.add(found._replace(evaluated=torch.tensor(number)))
             seconds["train"] += trained - begun
             seconds["evaluate"] += time.perf_counter() - trained
             if number < spec.rounds:
-                _checkpoint(home, after, log)
+                _checkpoint(home, after, rows.stacked())
             else:
                 _keep(home, after)
             bar.update()
@@ -259,7 +226,7 @@ def _compute(spec: Spec, home: Path, device: torch.device) -> dict[str, Tensor]:
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }
     write_text(home / "spec.json", json.dumps(record, indent=1, sort_keys=True) + "\n")
-    return log.stacked()
+    return rows.stacked().flat()
 
 
 def run(spec: Spec) -> Result:

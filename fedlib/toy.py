@@ -18,6 +18,7 @@ from fedlib.data import load
 from fedlib.federation import Federation
 from fedlib.layers import Conv2d, Linear, MaxPool2d
 from fedlib.local import Shards, Training
+from fedlib.log import Log
 from fedlib.messages import Size
 from fedlib.method import Context, Round
 from fedlib.nets import Net, TwoLevel
@@ -141,8 +142,8 @@ def play(name: str, count: int = 12, **hp: object) -> Played:
     played = list(islice(fed.rounds(), count))
     last = played[-1]
     rule = fed.method.rule(fed.ctx.hp)
-    found = fed.evaluate(last)
-    right = found["accuracy/" + "/".join(rule)] / found["samples"]
+    found = Log.of(fed.evaluate(last))
+    right = found.accuracy["/".join(rule)] / found.samples
     models, final = fed.models(last)
     sent = tuple(after.sent for after in played)
     return Played(fed, last, sent, final, models, rule, float(right.mean()))

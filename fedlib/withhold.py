@@ -6,7 +6,7 @@ what it would send had it never owned them. The weights of its model, and its nu
 samples, still come from all its samples.
 """
 
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,22 +18,6 @@ from fedlib.tree import Tree
 
 def _is_counted(kind: Any) -> bool:
     return "count" in getattr(kind, "_fields", ())
-
-
-def per_class(method: Method) -> list[str]:
-    """Return the fields of a method's uploads that are records with class counts.
-
-    They are read off the types that ``client`` and ``survey`` say they return.
-    """
-    uploads = [get_args(get_type_hints(method.client)["return"])[1]]
-    if method.survey is not None:
-        uploads.append(get_type_hints(method.survey)["return"])
-    return [
-        name
-        for upload in uploads
-        for name, kind in get_type_hints(upload).items()
-        if _is_counted(kind)
-    ]
 
 
 def _emptied(leaf: Tensor, kept: Tensor) -> Tensor:
@@ -94,9 +78,9 @@ def withhold(method: Method, min_count: int) -> Method:
     Raises
     ------
     ValueError
-        The method's uploads have no records with class counts.
+        The method declares no record with class counts (``Method.per_class``).
     """
-    if not per_class(method):
+    if not method.per_class:
         raise ValueError(
             f"min_count: got {min_count} for {method.name}, which uploads nothing per "
             "class; expected 1"

@@ -8,15 +8,24 @@ import numpy as np
 import pytest
 import torch
 
-from fedlib import generators, papers, readouts, registry, runs, virtual_images
+from fedlib import (
+    descent,
+    generators,
+    papers,
+    readouts,
+    registry,
+    runs,
+    virtual_images,
+    with_generator,
+)
 from fedlib.baselines import ccvr, fedavg, fedgen, vhl
 from fedlib.federation import federation
 from fedlib.local import Training
 from fedlib.messages import as_model, sizes
 from fedlib.method import Context, Round, rounds
-from fedlib.methods import fedpa
 from fedlib.nets import build
 from fedlib.papers.protocol import preset
+from fedlib.protos import Protos
 from fedlib.rng import generator
 from fedlib.tree import flatten, stack
 from fedlib.virtual_images import Recipe
@@ -85,10 +94,10 @@ def captured_fit(monkeypatch, ctx, server, up):
     def fit(state, loss, steps, **settings):
         seen.update(settings, state=state, loss=loss, steps=steps)
         none = dict.fromkeys(("fidelity", "diversity", "norm"), torch.zeros(()))
-        return fedpa.Fitted(state, none, settings["moments"])
+        return descent.Fitted(state, none, settings["moments"])
 
     with monkeypatch.context() as patch:
-        patch.setattr(fedpa.descent, "fit", fit)
+        patch.setattr(descent, "fit", fit)
         fedgen.merge(ctx, server, up)
     return seen
 
@@ -103,9 +112,9 @@ def test_fedgen_generator_loss_by_numpy(fid_weight, noise, monkeypatch):
     states = [ctx.net.init(generator(5, k)) for k in range(2)]
     seen = np.array([[1, 3, 0, 1], [2, 0, 0, 2]])
     none = torch.zeros(2, 4, 32), torch.zeros(2, 4, dtype=torch.int64)
-    up = fedpa.Up(
+    up = with_generator.Up(
         as_model(ctx.net, stack(states)),
-        fedpa.Protos(*none),
+        Protos(*none),
         torch.tensor([[1.0, 4, 1, 2], [3, 0, 5, 2]]),
         {"seen": torch.tensor(seen)},
     )
@@ -142,7 +151,7 @@ def test_fedgen_generator_loss_by_numpy(fid_weight, noise, monkeypatch):
     assert float(found.total.detach()) == pytest.approx(fid + div, rel=1e-5)
 
 
-def trained_server(ctx: Context) -> fedpa.Server:
+def trained_server(ctx: Context) -> with_generator.Server:
     server, _ = fedgen.init(ctx)
     return server._replace(available=torch.tensor([True, True, False, True]))
 

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from sklearn.cluster import kmeans_plusplus
 from torch import Tensor
 
-from fedlib import method, nets, papers, readouts, registry
-from fedlib.baselines import fedfa, fedper, fedrcl, fesem
+from fedlib import method, nets, papers, personal_layers, readouts, registry
+from fedlib.baselines import fedfa, fedrcl, fesem
 from fedlib.local import Shards, Training, _batches
 from fedlib.messages import Model, Size
 from fedlib.method import Context, Round, rounds
@@ -136,11 +136,11 @@ CONVOLUTIONS = {"low.0.weight", "low.0.bias", "low.3.weight", "low.3.bias"}
 def test_which_layers_are_personal(net, shape, head, linear):
     """Every name of the net's layers is on one side; BatchNorm goes with the body."""
     built = nets.build(net, shape, 4)
-    every: dict[fedper.Personal, list[str]]
+    every: dict[personal_layers.Personal, list[str]]
     every = {"head": head, "linear": linear, "nothing": []}
     for which, layers in every.items():
         wanted = {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
-        assert fedper.own_names(built, which) == wanted
+        assert personal_layers.own_names(built, which) == wanted
 
 
 @pytest.mark.parametrize("name", ["fedper", "fedrep"])

@@ -18,7 +18,7 @@ from fedlib.averaging import mean_model
 from fedlib.local import Losses, Training, train_local
 from fedlib.losses import cross_entropy
 from fedlib.messages import Model
-from fedlib.method import Context, NonFiniteError, Round, rounds
+from fedlib.method import Context, NonFiniteError, Round, complete, rounds
 from fedlib.tree import flatten, restore
 from tests.conftest import TOY, TOY_TRAINING, toy_context, toy_net, toy_shards
 
@@ -261,6 +261,44 @@ def test_uploads_do_not_grow_with_samples(case):
     small, large = play(case, 1, sizes=[9, 9])[0], play(case, 1, sizes=[90, 9])[0]
     shapes = [{k: v.shape for k, v in flatten(r.up).items()} for r in (small, large)]
     assert shapes[0] == shapes[1]
+
+
+@every_case
+def test_records_with_class_counts_are_declared(case):
+    """``Method.per_class``, beside what a client does upload, in rounds and once."""
+    method, ctx, shards = registry.method(case.name), toy(case, 4), toy_shards(SIZES)
+    after = next(rounds(method, ctx, shards))
+    uploads = [after.up]
+    if method.survey is not None:
+        uploads.append(method.survey(ctx, after.server, after.mine, shards))
+    leaves = [name for up in uploads for name in flatten(up)]
+    found = [name.removesuffix("/count") for name in leaves if name.endswith("/count")]
+    assert sorted(found) == sorted(method.per_class)
+
+
+@pytest.mark.parametrize(
+    "alone", [{"reply"}, {"finish"}, {"survey"}, {"finalise"}, {"finish", "survey"}]
+)
+def test_half_a_pair_of_functions_is_refused(alone, monkeypatch):
+    """By its name, and where rounds begin."""
+
+    def optional(*args):
+        raise NotImplementedError
+
+    half = registry.method("fedavg")._replace(**dict.fromkeys(alone, optional))
+    message = rf"fedavg: got ({'|'.join(alone)}) alone, expected both of \w+ and \w+"
+    with pytest.raises(ValueError, match=message):
+        next(rounds(half, toy(Case("fedavg", {}), 4), toy_shards(SIZES)))
+    monkeypatch.setattr("fedlib.baselines.fedavg.METHOD", half)
+    with pytest.raises(ValueError, match=message):
+        registry.method("fedavg")
+
+
+@pytest.mark.parametrize("pair", [("reply", "finish"), ("survey", "finalise")])
+def test_both_of_a_pair_or_neither_are_complete(pair):
+    whole = registry.method("fedavg")._replace(**dict.fromkeys(pair, print))
+    assert complete(whole) is whole
+    assert complete(whole._replace(**dict.fromkeys(pair))).reply is None
 
 
 @every_case

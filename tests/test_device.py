@@ -232,7 +232,7 @@ def both(spec: Spec, tmp_path) -> tuple[dict, dict]:
         mock.patch.object(runs, "chosen", return_value=pretended),
         mock.patch.object(runs, "cache_dir", return_value=tmp_path / "other"),
     ):
-        return here.log, runs.run(spec).log
+        return here.log.flat(), runs.run(spec).log.flat()
 
 
 def assert_same_numbers(here: dict, there: dict) -> None:
@@ -282,7 +282,7 @@ def test_a_checkpoint_of_a_gpu_is_resumed_on_the_cpu(tmp_path, monkeypatch):
         assert file.metadata() == {"round": "2"}
     resumed = runs.run(spec)
     monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path / "elsewhere"))
-    assert_same_numbers(runs.run(spec).log, resumed.log)
+    assert_same_numbers(runs.run(spec).log.flat(), resumed.log.flat())
 
 
 def test_a_checkpoint_of_the_cpu_is_resumed_on_a_gpu(tmp_path, monkeypatch):
@@ -292,7 +292,7 @@ def test_a_checkpoint_of_the_cpu_is_resumed_on_a_gpu(tmp_path, monkeypatch):
         patch.setattr(runs, "chosen", lambda: pretended)
         resumed = runs.run(spec)
     monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path / "elsewhere"))
-    assert_same_numbers(runs.run(spec).log, resumed.log)
+    assert_same_numbers(runs.run(spec).log.flat(), resumed.log.flat())
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "made again"])

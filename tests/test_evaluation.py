@@ -7,7 +7,7 @@ import torch
 
 from fedlib import papers, reports, runs, study
 from fedlib.federation import federation
-from fedlib.runs import _Log
+from fedlib.log import Log, Rows
 from tests.conftest import TOY
 
 
@@ -45,7 +45,7 @@ def test_a_summary_names_its_data_and_marks_the_papers():
 def test_pooled_accuracy_weighs_clients_by_their_test_samples():
     result = runs.run(small(test="pooled"))
     each = result.accuracy("global", "head_all")
-    samples = result.log["samples"].double()
+    samples = result.log.samples.double()
     pooled = (each * samples).sum(1) / samples.sum(1)
     found = result.accuracy("global", "head_all", "pooled")[:, 0]
     torch.testing.assert_close(found, pooled)
@@ -80,12 +80,12 @@ def test_a_long_tail_thins_the_last_classes():
 
 
 def test_numbers_of_some_rounds_are_nan_in_the_others():
-    log = _Log()
+    rows = Rows()
     for number in range(1, 5):
-        if number in (2, 3):
-            log.add_round(number, {"server/now": torch.tensor(float(number))})
-        log.add("cohort", torch.tensor([0]))
-    found = log.stacked()["server/now"].tolist()
+        now = {"now": torch.tensor(float(number))} if number in (2, 3) else {}
+        rows.add_round(number, {}, now)
+        rows.add(Log(cohort=torch.tensor([0])))
+    found = rows.stacked().server["now"].tolist()
     assert found[1:3] == [2.0, 3.0]
     assert math.isnan(found[0])
     assert math.isnan(found[3])
@@ -100,8 +100,8 @@ def test_labels_tell_variants_and_switches():
     }
     for text, hp in wanted.items():
         spec = small("fedpg", hp=hp)
-        assert reports.label(runs.Result(spec, "key", {})) == text
-    assert reports.label(runs.Result(small("fedavg"), "key", {})) == "fedavg"
+        assert reports.label(runs.Result(spec, "key", Log())) == text
+    assert reports.label(runs.Result(small("fedavg"), "key", Log())) == "fedavg"
 
 
 def test_logs_are_tidy_and_leave_out_what_a_round_lacks():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.func import vmap
 
-from fedlib import generators, protos
+from fedlib import descent, generators, protos
 from fedlib.local import Training
 from fedlib.messages import as_model, sizes
 from fedlib.method import Context, NonFiniteError, Round, rounds
@@ -18,7 +18,7 @@ from fedlib.methods.fedpa import HP, METHOD, REFERENCE, Up
 from fedlib.nets import build
 from fedlib.protos import Protos
 from fedlib.rng import generator
-from fedlib.tree import flatten, stack
+from fedlib.tree import flatten, stack, tree_map
 from tests.conftest import toy_context, toy_shards
 
 B, D, C, K, N = 6, 5, 3, 2, 4
@@ -398,9 +398,9 @@ def captured_fit(monkeypatch, ctx, server, up):
 
     def fit(state, loss, steps, **settings):
         seen.update(settings, state=state, loss=loss, steps=steps)
-        return fedpa.Fitted(state, {}, settings["moments"])
+        return descent.Fitted(state, {}, settings["moments"])
 
-    monkeypatch.setattr(fedpa.descent, "fit", fit)
+    monkeypatch.setattr(descent, "fit", fit)
     after, _ = METHOD.merge(ctx, server, up)
     return seen, after
 
@@ -926,7 +926,7 @@ def test_the_order_of_uploads_does_not_matter(variant, order, double_precision):
     ctx = context(3, variant=variant)
     server, mine = METHOD.init(ctx)
     _, up, _ = METHOD.client(ctx, METHOD.broadcast(ctx, server), mine, shards)
-    turned = fedpa.tree_map(lambda x: x[torch.tensor(order)], up)
+    turned = tree_map(lambda x: x[torch.tensor(order)], up)
     one, other = (METHOD.merge(ctx, server, u)[0] for u in (up, turned))
     for key, value in flatten(one).items():
         torch.testing.assert_close(value, flatten(other)[key], rtol=0, atol=1e-11)

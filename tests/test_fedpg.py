@@ -13,7 +13,7 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from fedlib import image_generators, papers
+from fedlib import image_generators, papers, virtual_data
 from fedlib.baselines import fedavg
 from fedlib.local import Training
 from fedlib.messages import as_model
@@ -368,7 +368,7 @@ def test_who_gets_a_gradient_from_alignment():
         if fa == "supcon_union":
             alone = virtual.detach().clone().requires_grad_()
             direction = alone / alone.norm(dim=1, keepdim=True)
-            (0.1 * fedpg._supcon_over_all(direction, LABELS, 0.5)).backward()
+            (0.1 * virtual_data.supcon_over_all(direction, LABELS, 0.5)).backward()
             torch.testing.assert_close(virtual.grad, alone.grad)
         else:
             assert virtual.grad.abs().max() > 1e-3

@@ -14,10 +14,12 @@ from fedlib import (
     fedpg_drift,
     fedpg_reports,
     plot_fedpg,
+    registry,
     reports,
     runs,
     study,
 )
+from fedlib.log import Log
 from fedlib.methods import fedpg
 from fedlib.results import Result
 from fedlib.study import Study
@@ -27,12 +29,17 @@ def made(spec, accuracy=(0.1, 0.3, 0.2, 0.5)):
     """Return a result with given accuracies, without a run."""
     n = len(accuracy)
     right = (1000 * torch.tensor(accuracy)).round().long().unsqueeze(1)
-    result = Result(spec, "key", {"evaluated": torch.arange(1, n + 1)})
-    name = "/".join(result.paper_rule)
+    method = registry.method(spec.method)
+    found = {"/".join(method.rule(method.hp(**spec.hp))): right}
     whole = torch.full((n, 1), 1000)
-    result.log[f"accuracy/{name}"], result.log["samples"] = right, whole
-    result.log[f"full/{name}"], result.log["full_samples"] = right, whole
-    return result
+    log = Log(
+        evaluated=torch.arange(1, n + 1),
+        accuracy=found,
+        samples=whole,
+        full=found,
+        full_samples=whole,
+    )
+    return Result(spec, "key", log)
 
 
 @pytest.fixture
@@ -270,7 +277,7 @@ def ended():
 
 
 def test_two_clients_of_the_last_cohort(ended):
-    cohort = ended[0].log["cohort"][-1].tolist()
+    cohort = ended[0].log.cohort[-1].tolist()
     pairs = {tuple(fedpg_drift.pair(ended[0], seed)) for seed in range(20)}
     assert len(pairs) > 3
     assert {*sum(pairs, ())} == {*cohort}
@@ -281,7 +288,7 @@ def test_local_models_class_by_class(ended):
     """One client and image at a time."""
     fed = ended[1].federation
     found = fedpg_drift.by_class(ended[1])
-    data, client = fed.dataset, ended[0].log["cohort"][-1][0]
+    data, client = fed.dataset, ended[0].log.cohort[-1][0]
     state = {k: v[client] for k, v in ended[1].mine.state.items()}
     x = (data.test_x / 255 - data.mean[0]) / data.std[0]
     guessed = fed.ctx.net(state, x).logits.argmax(1)

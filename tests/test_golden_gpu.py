@@ -56,7 +56,7 @@ def test_a_run_of_the_papers_size_gives_the_golden_numbers(tmp_path, monkeypatch
     specs = artefacts.prepare("gfpl/learning", "cpu", None).specs
     (spec,) = [spec for spec in specs if spec.method == "gfpl"]
     result = runs.run(spec)
-    assert int(result.log["samples"][0].sum()) == SAMPLES
+    assert int(result.log.samples[0].sum()) == SAMPLES
     both = GOLDEN.merge(result.summary(), on=KEYS[1:], suffixes=("", "_here"))
     assert len(both) == len(GOLDEN)
     apart = (both["mean_last5"] - 100 * both["mean_last5_here"]).abs()

@@ -32,10 +32,11 @@ def computed(monkeypatch, tmp_path):
 
 def assert_close(one: Result, other: Result) -> None:
     """Compare logs: losses within a hundredth, one right answer in 50 more or fewer."""
-    assert one.log.keys() == other.log.keys()
-    samples = int(one.log["samples"][0].sum())
-    for name, value in one.log.items():
-        given = other.log[name]
+    left, right = one.log.flat(), other.log.flat()
+    assert left.keys() == right.keys()
+    samples = int(one.log.samples[0].sum())
+    for name, value in left.items():
+        given = right[name]
         if name.startswith("accuracy/"):
             apart = (value.sum(-1) - given.sum(-1)).abs().max()
             assert apart <= max(1, samples // 50), name

@@ -37,6 +37,7 @@ from fedlib import (
     study,
 )
 from fedlib.data import DATASETS
+from fedlib.log import Log
 from fedlib.results import Result
 from fedlib.spec import Spec
 
@@ -175,7 +176,7 @@ class Runs:
         for part in method.counted[:1]:  # in thousands, over all clients
             name = f"sent/{part.direction}/{part.field}"
             log[name][:, 0] = 1000.0 * code
-        return Result(spec, "", log)
+        return Result(spec, "", Log.of(log))
 
 
 def stand_in(name: str) -> SimpleNamespace:

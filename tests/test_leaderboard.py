@@ -12,6 +12,7 @@ from torch import Tensor
 
 import fedlib
 from fedlib import leaderboard, plot_leaderboard
+from fedlib.log import Log
 from fedlib.plot import STYLES
 from fedlib.registry import METHODS
 from fedlib.results import Result
@@ -89,7 +90,7 @@ def made_up(method: str, partition: str, right: list[int], **more: Tensor) -> Re
         "samples": torch.tensor([[10, 10, 0], [10, 10, 0]]),
         "full_samples": torch.tensor([[20], [20]]),
     }
-    return Result(spec[0], "key", log | more)
+    return Result(spec[0], "key", Log.of(log | more))
 
 
 def boards() -> list[Result]:
@@ -157,9 +158,9 @@ def test_megabytes_of_a_real_run_by_hand():
 def test_a_real_run_fills_the_table():
     row = leaderboard.table([real_run("fedavg")]).iloc[0]
     log = real_run("fedavg").log
-    rate = log["accuracy/global/head_all"][-1] / log["samples"][-1]
+    rate = log.accuracy["global/head_all"][-1] / log.samples[-1]
     assert row["own"] == pytest.approx(float(rate.nanmean()))
-    whole = log["full/global/head_all"][-1, 0] / log["full_samples"][-1, 0]
+    whole = log.full["global/head_all"][-1, 0] / log.full_samples[-1, 0]
     assert row["whole"] == pytest.approx(float(whole))
 
 

@@ -175,7 +175,7 @@ def test_fedpg_on_writers(source):
     assert fed.train.x.shape == (18, 1, 64, 64)
     assert fed.ctx.net.embedding_sizes()[1] == 512
     result = runs.run(spec)
-    assert float(result.log["samples"].sum()) == 18
+    assert float(result.log.samples.sum()) == 18
 
 
 @pytest.mark.parametrize("name", papers.PAPERS)

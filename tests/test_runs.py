@@ -23,6 +23,7 @@ from safetensors import safe_open
 
 from fedlib import papers, registry, runs, sources
 from fedlib.federation import federation
+from fedlib.log import Log
 from fedlib.method import NonFiniteError
 from fedlib.paths import ROOT
 from fedlib.results import Result
@@ -42,11 +43,12 @@ def small(method: str = "local", **changes) -> Spec:
 
 def assert_same_log(one: Result, other: Result) -> None:
     """Compare all logged tensors bit by bit."""
-    assert one.log.keys() == other.log.keys()
-    for name, value in one.log.items():
-        assert value.dtype == other.log[name].dtype, name
+    left, right = one.log.flat(), other.log.flat()
+    assert left.keys() == right.keys()
+    for name, value in left.items():
+        assert value.dtype == right[name].dtype, name
         torch.testing.assert_close(  # a number that a round does not have is NaN
-            value, other.log[name], rtol=0, atol=0, equal_nan=True, msg=name
+            value, right[name], rtol=0, atol=0, equal_nan=True, msg=name
         )
 
 
@@ -164,10 +166,10 @@ def keys() -> dict[str, str]:
 def test_the_key_ignores_comments_docstrings_and_layout(edit):
     before = keys()
     edit("fedlib.baselines.fedavg", "FedAvg: the mean", "FedAvg, that is the mean")
-    edit("fedlib.baselines.fedavg", '"""Box 1."""', '"""Step 1, rewritten."""')
-    edit("fedlib.baselines.fedavg", "def broadcast(", "# a comment\n\n\ndef broadcast(")
+    edit("fedlib.shared_model", '"""Send the model."""', '"""Step 1, rewritten."""')
+    edit("fedlib.shared_model", "def broadcast(", "# a comment\n\n\ndef broadcast(")
     edit(
-        "fedlib.baselines.fedavg",
+        "fedlib.shared_model",
         'local = ctx.hp.buffers == "local"',
         'local = (\n        ctx.hp.buffers == "local")  # or not',
     )
@@ -175,23 +177,30 @@ def test_the_key_ignores_comments_docstrings_and_layout(edit):
     assert keys() == before
 
 
-# file -> methods that are made of it, besides its own
-MADE_OF = {
-    "fedavg": set(METHODS)
-    - {"gfpl", "fedpa", "fedmps", "fedhpro", "fedpg", "local", "fedproto"},
-    "fedper": {"fedrep"},
-    "fedpa": {"fedgen"},
-    "fedpg": {"vhl"},
-}
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_editing_one_method_leaves_the_keys_of_the_others(edit, name):
     before = keys()
-    edit(registry.METHODS[name], "class HP(", "MORE = 1\n\n\nclass HP(")
+    edit(registry.METHODS[name], "METHOD = ", "MORE = 1\n\nMETHOD = ")
     after = keys()
-    changed = {m for m in METHODS if before[m] != after[m]}
-    assert changed == {name} | MADE_OF.get(name, set())
+    assert {m for m in METHODS if before[m] != after[m]} == {name}
+
+
+# block -> methods that are made of it
+MADE_OF = {
+    "shared_model": set(METHODS)
+    - {"gfpl", "fedpa", "fedmps", "fedhpro", "fedpg", "local", "fedproto"},
+    "personal_layers": {"fedper", "fedrep"},
+    "with_generator": {"fedpa", "fedgen"},
+    "virtual_data": {"fedpg", "vhl"},
+}
+
+
+@pytest.mark.parametrize("block", MADE_OF)
+def test_editing_a_block_changes_the_keys_of_the_methods_made_of_it(edit, block):
+    before = keys()
+    edit(f"fedlib.{block}", "\n\ndef ", "\n\nMORE = 1\n\n\ndef ")
+    after = keys()
+    assert {m for m in METHODS if before[m] != after[m]} == MADE_OF[block]
 
 
 def test_shared_code_changes_every_key_and_code_without_numbers_none(edit):
@@ -222,7 +231,7 @@ def test_the_same_spec_gives_the_same_bits_and_the_cache_returns_them(
 
 def test_another_seed_gives_other_bits():
     one, other = runs.run(small(seed=1)), runs.run(small(seed=2))
-    assert not torch.equal(one.log["term/supervised"], other.log["term/supervised"])
+    assert not torch.equal(one.log.term["supervised"], other.log.term["supervised"])
 
 
 def test_tables_of_a_fresh_and_of_a_stored_result_are_equal():
@@ -480,8 +489,8 @@ def test_eval_every_records_these_rounds_and_always_the_last(every, wanted):
     for model, rule in each.readouts:
         full = each.accuracy(model, rule)
         assert torch.equal(found.accuracy(model, rule), full[rows])
-    for name in ("term/supervised", "cohort"):
-        assert torch.equal(found.log[name], each.log[name])
+    assert torch.equal(found.log.cohort, each.log.cohort)
+    assert torch.equal(found.log.term["supervised"], each.log.term["supervised"])
 
 
 @pytest.mark.parametrize(("share", "size"), [(0.3, 3), (0.01, 1), (0.96, 10)])
@@ -489,7 +498,7 @@ def test_participation_draws_the_stated_cohort_for_all_methods(share, size):
     cohorts = []
     for name in METHODS:
         spec = small(name, clients=10, participation=share, rounds=2, eval_every=2)
-        cohorts.append(runs.run(spec).log["cohort"])
+        cohorts.append(runs.run(spec).log.cohort)
         assert cohorts[-1].shape == (2, size)
         assert torch.equal(cohorts[-1], cohorts[0])
         for row in cohorts[-1].tolist():
@@ -497,7 +506,7 @@ def test_participation_draws_the_stated_cohort_for_all_methods(share, size):
             assert set(row) <= set(range(10))
     if size < 10:
         other = small(clients=10, participation=share, rounds=2, seed=5)
-        drawn = torch.stack([cohorts[0], runs.run(other).log["cohort"]]).flatten(0, 1)
+        drawn = torch.stack([cohorts[0], runs.run(other).log.cohort]).flatten(0, 1)
         assert len({tuple(row) for row in drawn.tolist()}) > 1
 
 
@@ -582,7 +591,8 @@ def result() -> Result:
         "samples": torch.tensor([[4, 5]] * 7),
         "evaluated": torch.tensor([2, 4, 6, 8, 10, 12, 13]),
     }
-    return Result(small("fedproto", rounds=13, clients=2, eval_every=2), "key", log)
+    spec = small("fedproto", rounds=13, clients=2, eval_every=2)
+    return Result(spec, "key", Log.of(log))
 
 
 def test_accuracy_is_a_fraction_and_nan_without_samples(result):
@@ -590,7 +600,7 @@ def test_accuracy_is_a_fraction_and_nan_without_samples(result):
     assert found.dtype == torch.float64
     wanted = [(0.25, 0), (1, 0.8), (0.5, 1), (0.5, 0), (0, 1), (1, 0.8), (0.25, 0.2)]
     assert found.tolist() == [list(pair) for pair in wanted]
-    result.log["samples"][0, 1] = 0
+    result.log.samples[0, 1] = 0
     assert result.accuracy("personal", "nearest_own")[0].isnan().tolist() == [
         False,
         True,

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from itertools import islice
-from typing import get_args, get_type_hints
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from fedlib.method import rounds
 from fedlib.protos import Protos
 from fedlib.spec import SettingError, Spec
 from fedlib.tree import flatten
-from fedlib.withhold import per_class, withheld, withhold
+from fedlib.withhold import withheld, withhold
 from tests.conftest import toy_context, toy_shards
 from tests.test_contracts import CASES, EXACT, SIZES, Case, assert_same, toy
 
@@ -34,29 +33,22 @@ def played(case: Case, min_count: int, count: int = 2):
 
 
 def test_which_methods_send_something_per_class():
-    found = {name for name in registry.METHODS if per_class(registry.method(name))}
+    found = {name for name in registry.METHODS if registry.method(name).per_class}
     assert found == set(registry.METHODS) - SILENT
-    assert per_class(registry.method("fedmps")) == ["low", "high"]
-    assert per_class(registry.method("ccvr")) == ["gaussians"]
+    assert registry.method("fedmps").per_class == ("low", "high")
+    assert registry.method("ccvr").per_class == ("gaussians",)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_annotations_say_what_clients_upload(case):
-    """``per_class`` reads annotations: they have to be what is returned."""
-    method, ctx, shards = registry.method(case.name), toy(case, 4), toy_shards(SIZES)
-    after = next(rounds(method, ctx, shards))
-    uploads = [(get_args(get_type_hints(method.client)["return"])[1], after.up)]
-    if method.survey is not None:
-        up = method.survey(ctx, after.server, after.mine, shards)
-        uploads.append((get_type_hints(method.survey)["return"], up))
-    records = []
-    for kind, up in uploads:
-        assert isinstance(up, kind)
-        fields = up._asdict().items()
-        records += [
-            name for name, value in fields if "count" in getattr(value, "_fields", ())
-        ]
-    assert records == per_class(method)
+def test_what_a_method_does_not_declare_is_refused_whatever_its_annotations_say():
+    def client(ctx, down, mine, shards):
+        raise NotImplementedError
+
+    bare = registry.method("fedproto")._replace(client=client)
+    assert withhold(bare, 2).client is not client
+    with pytest.raises(
+        ValueError, match="min_count: got 2 for fedproto, which uploads"
+    ):
+        withhold(bare._replace(per_class=()), 2)
 
 
 @counted
@@ -87,7 +79,7 @@ def test_above_every_count_nothing_of_a_class_is_sent(case):
         sent |= sizes(up, 4)
         server = method.finalise(ctx, last.server, up)
         assert all(v.isfinite().all() for v in flatten(server).values())
-    for name in per_class(method):
+    for name in method.per_class:
         assert sent[name] == (0, 0), name
     for value in flatten(last.server).values():
         assert torch.isfinite(value.float()).all()
@@ -159,7 +151,7 @@ def test_a_client_sends_what_it_would_without_the_samples_of_small_classes(name)
         return method.client(ctx, down, mine, shards)[1]
 
     kept, without = sent(withhold(method, least), shards), sent(method, less)
-    for field in per_class(method):
+    for field in method.per_class:
         assert_same(getattr(kept, field), getattr(without, field), rtol=1e-4, atol=1e-5)
 
 

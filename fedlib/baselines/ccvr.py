@@ -44,16 +44,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedlib import descent, heads, protos
-from fedlib.baselines import fedavg
-from fedlib.baselines.fedavg import Client, Server
+from fedlib import descent, heads, protos, shared_model
 from fedlib.embed import forward, padded
 from fedlib.losses import cross_entropy
 from fedlib.method import Context, Losses, Shards
 from fedlib.protos import Protos
+from fedlib.shared_model import Client, Server
 
 
-class HP(fedavg.HP):
+class HP(shared_model.HP):
     """Hyper-parameters of CCVR: FedAvg's, and those of the calibration."""
 
     samples_per_class: int = Field(default=100, ge=0)  # M_c
@@ -100,7 +99,7 @@ def gaussians(z: Tensor, y: Tensor, classes: int) -> Gaussians:
 
 def survey(ctx: Context, server: Server, mine: Client, shards: Shards) -> Up:
     """Box 2; a client uses its own BatchNorm statistics where those stay local."""
-    held = fedavg.models(ctx, server, mine)
+    held = shared_model.models(ctx, server, mine)
     state, stacked = held.received or server.model.state, held.received is not None
     plain = shards._replace(augment=None)
     out, real = forward(ctx.net, state, plain, stacked=stacked)
@@ -162,10 +161,11 @@ def finalise(ctx: Context, server: Server, up: Up) -> Server:
     return server._replace(model=server.model._replace(params=params))
 
 
-METHOD = fedavg.METHOD._replace(
+METHOD = shared_model.BASE._replace(
     name="ccvr",
     source="Luo et al., NeurIPS 2021",
     hp=HP,
     survey=survey,
     finalise=finalise,
+    per_class=("gaussians",),
 )

@@ -42,8 +42,8 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from fedlib import shared_model
 from fedlib.averaging import client_weights, mean_model, start
-from fedlib.baselines import fedavg
 from fedlib.messages import Model, as_model
 from fedlib.method import Context, Logged, Models, Rule, Shards, Turn
 from fedlib.nets import State
@@ -52,7 +52,7 @@ from fedlib.rng import generator
 from fedlib.tree import put, stack, take, tree_map
 
 
-class HP(fedavg.HP):
+class HP(shared_model.HP):
     """Hyper-parameters of FedEnsemble."""
 
     global_models: int = Field(default=1, ge=1)  # M; 1: the clients' models vote
@@ -117,7 +117,7 @@ def one(models: Model, m: int) -> Model:
 
 def init(ctx: Context) -> tuple[Server, Client]:
     """Draw the clients' weights and the global models."""
-    server, mine = fedavg.init(ctx)
+    server, mine = shared_model.init(ctx)
     count = ctx.hp.global_models
     more = [generator(ctx.seed, "init", f"model {m}") for m in range(1, count)]
     states = stack([server.model.state, *map(ctx.net.init, more)])
@@ -136,7 +136,7 @@ def deal(ctx: Context) -> Tensor:
 
 def broadcast(ctx: Context, server: Server) -> Down:
     """Box 1."""
-    model = fedavg.sent(ctx, server.models)
+    model = shared_model.sent(ctx, server.models)
     dealt, known = deal(ctx), model.known.all()
     buffers = Dealt(model.buffers, dealt, known) if model.buffers else {}
     return Down(Dealt(model.params, dealt, known), buffers)
@@ -147,8 +147,8 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
     origin = down.model.deal[torch.tensor(shards.ids)]
     buffers = take(down.model_buffers.each, origin) if down.model_buffers else {}
     received = Model(take(down.model.each, origin), buffers, down.model.known)
-    after, up, terms = fedavg.client(
-        ctx, fedavg.Down(received), fedavg.Client(mine.state), shards
+    after, up, terms = shared_model.client(
+        ctx, shared_model.Down(received), shared_model.Client(mine.state), shards
     )
     last = torch.where(shards.sizes() > 0, ctx.round, mine.last)
     return Client(after.state, last), Up(up.model, up.samples, origin), terms
@@ -169,15 +169,15 @@ def models(ctx: Context, server: Server, mine: Client) -> Models:
     if ctx.hp.global_models > 1:
         voters = Ensemble(server.models.state, "softmax")
         return Models(mine.state, None, None, ensemble=voters)
-    now = fedavg.Server(one(server.models, 0))
-    sent = fedavg.sent(ctx, one(server.sent, 0))
+    now = shared_model.Server(one(server.models, 0))
+    sent = shared_model.sent(ctx, one(server.sent, 0))
     cohort = (mine.last == mine.last.max()).nonzero().flatten()
     held = put(start(sent, mine.state), cohort, take(mine.state, cohort))
-    plain = fedavg.models(ctx, now, mine)
+    plain = shared_model.models(ctx, now, mine)
     return plain._replace(ensemble=Ensemble(held, "logits"))
 
 
-METHOD = fedavg.METHOD._replace(
+METHOD = shared_model.BASE._replace(
     name="fedensemble",
     source="FedPA's released code; Shi et al., arXiv 2107.10663",
     hp=HP,

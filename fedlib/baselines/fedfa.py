@@ -48,20 +48,19 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedlib import heads
+from fedlib import heads, shared_model
 from fedlib.averaging import client_weights, mean_model, start
-from fedlib.baselines import fedavg
-from fedlib.baselines.fedavg import Client
 from fedlib.losses import cross_entropy
 from fedlib.messages import Model
 from fedlib.method import Context, Counted, Logged, Losses, Models, Shards, Turn
 from fedlib.nets import State
 from fedlib.protos import Protos
 from fedlib.rng import generator
+from fedlib.shared_model import Client
 from fedlib.tree import tree_mean
 
 
-class HP(fedavg.HP):
+class HP(shared_model.HP):
     """Hyper-parameters of FedFA."""
 
     anchor_weight: float = Field(default=0.1, ge=0)  # lambda
@@ -87,7 +86,7 @@ class Up(NamedTuple):
 
 def init(ctx: Context) -> tuple[Server, Client]:
     """Draw the model; anchors are unit vectors, at right angles where there is room."""
-    server, mine = fedavg.init(ctx)
+    server, mine = shared_model.init(ctx)
     size = ctx.net.embedding_sizes()[1]
     draw = generator(ctx.seed, "init", "anchors")
     anchors = F.normalize(torch.randn(ctx.classes, size, generator=draw))
@@ -98,7 +97,7 @@ def init(ctx: Context) -> tuple[Server, Client]:
 
 def broadcast(ctx: Context, server: Server) -> Server:
     """Box 1."""
-    return server._replace(model=fedavg.sent(ctx, server.model))
+    return server._replace(model=shared_model.sent(ctx, server.model))
 
 
 def mates(y: Tensor) -> Tensor:
@@ -168,7 +167,7 @@ def client(
         state = trained.state
         anchors = moved(anchors, trained.protos["batches"], hp)
         terms.append(trained.terms)
-    up = Up(fedavg.uploaded(ctx, state), anchors, shards.sizes())
+    up = Up(shared_model.uploaded(ctx, state), anchors, shards.sizes())
     return Client(state), up, tree_mean(terms)
 
 
@@ -184,12 +183,12 @@ def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
 
 def models(ctx: Context, server: Server, mine: Client) -> Models:
     """Return FedAvg's models, with the anchors as prototypes of all classes."""
-    found = fedavg.models(ctx, server, mine)
+    found = shared_model.models(ctx, server, mine)
     every = torch.ones(ctx.classes, dtype=torch.int64)
     return found._replace(protos=Protos(server.anchors, every))
 
 
-METHOD = fedavg.METHOD._replace(
+METHOD = shared_model.BASE._replace(
     name="fedfa",
     source="Zhou et al., TMC 2023",
     hp=HP,

@@ -1,15 +1,15 @@
 r"""FedGen: a generator of embeddings learns from all heads and teaches the clients.
 
 Zhu, Hong and Zhou, Data-Free Knowledge Distillation for Heterogeneous Federated
-Learning, ICML 2021. FedPA grew out of its code: the two have generator, messages and
-merging in common, so this file holds what FedGen has and FedPA has not.
+Learning, ICML 2021. FedPA grew out of its code: what the two have in common is in
+``with_generator.py``.
 
 Symbols
     h         | generator(...)          | [B, d] | generated embeddings of labels y
     alpha     | generator_weight        | []     | of generated samples, at t = 0
     beta      | latent_weight           | []     | of the latent term, at t = 0
     B_g, B    | synthetic_batch, training.batch_size | [] | generated, own, per step
-    p_{k,y}   | fedpa.owner_share       | [K, C] | client k's share of class y
+    p_{k,y}   | owner_share(...)        | [K, C] | client k's share of class y
     h_k       | net.head                |        | client k's head
     eta       | diversity_weight        | []     | of the generator's diversity
     w, theta  | server.model, server.generator | | global model, generator
@@ -50,23 +50,22 @@ Readings
     Numbers sent: counts per class are C floats; the processed ones go as integers.
 """
 
-from dataclasses import replace
 from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedlib import averaging, generators, protos
-from fedlib.baselines import fedavg
-from fedlib.generators import Noise
+from fedlib import averaging, generators, protos, shared_model, with_generator
+from fedlib.generators import Generator, Noise
 from fedlib.hyper import HyperParameters
 from fedlib.losses import cross_entropy, kl_to_teacher
 from fedlib.messages import as_model
 from fedlib.method import Context, Counted, Logged, Losses, Shards, Turn
-from fedlib.methods import fedpa
 from fedlib.nets import State
+from fedlib.shared_model import Client
 from fedlib.tree import tree_map
+from fedlib.with_generator import Down, Server, Up, first_server
 
 
 class HP(HyperParameters):
@@ -90,35 +89,29 @@ class HP(HyperParameters):
     buffers: Literal["average", "local"] = "average"
 
 
-def as_fedpa(ctx: Context) -> Context:
-    """Return the context under which FedPA's generator is trained as FedGen's is."""
-    clients = {"generator_weight", "latent_weight", "schedule_decay", "weight_floor"}
-    hp = fedpa.HP(
-        bn=ctx.hp.buffers,
-        fidelity_weight=1.0,
-        adversarial_weight=0.0,
-        schedule_decay=1.0,
-        fid_norm="sum",
-        div_pairs="all",
-        div_metric="l1mean_msemean",
-        pj_counts="seen_plus1",
-        gen_labels="uniform_qualified",
-        client_labels="uniform_available",
-        moments="reset",
-        **ctx.hp.model_dump(exclude=clients | {"buffers"}),
-    )
-    return replace(ctx, hp=hp)
+def generator_of(ctx: Context) -> Generator:
+    """Return the generator of the net's high embedding."""
+    _, size = ctx.net.embedding_sizes()
+    hp: HP = ctx.hp
+    return generators.build(ctx.classes, size, hidden=hp.hidden, noise=hp.noise_size)
 
 
-def init(ctx: Context) -> tuple[fedpa.Server, fedavg.Client]:
+def init(ctx: Context) -> tuple[Server, Client]:
     """Draw one model for all and a generator."""
-    server, mine = fedpa.init(as_fedpa(ctx))
-    return server, fedavg.Client(mine.state)
+    state = ctx.init_clients(True)
+    return first_server(ctx, generator_of(ctx), state), Client(state)
 
 
-def broadcast(ctx: Context, server: fedpa.Server) -> fedpa.Down:
+def broadcast(ctx: Context, server: Server) -> Down:
     """Box 1; there are no prototypes to send."""
-    return fedpa.broadcast(as_fedpa(ctx), server)
+    counts = server.available.to(torch.float32)
+    return with_generator.sent(generator_of(ctx), server, counts, ctx.hp.buffers)
+
+
+def synthetic(ctx: Context, state: State, h: Tensor, y: Tensor) -> Tensor:
+    """Return the head's cross-entropy ``[]`` on generated h ``[B, d]``."""
+    logits = ctx.net.head(ctx.net.head_state(state), h, train=True)
+    return cross_entropy(logits, y)
 
 
 def latent(ctx: Context, state: State, h: Tensor, logits: Tensor) -> Tensor:
@@ -127,14 +120,14 @@ def latent(ctx: Context, state: State, h: Tensor, logits: Tensor) -> Tensor:
     return kl_to_teacher(given.detach(), logits, 1.0).mean()
 
 
-def client(
-    ctx: Context, down: fedpa.Down, mine: fedavg.Client, shards: Shards
-) -> Turn[fedavg.Client, fedpa.Up]:
+def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
     """Box 2 and 3."""
     hp: HP = ctx.hp
-    begun, generator = bool(down.generator.known), fedpa.generator_of(ctx)
+    begun, generator = bool(down.generator.known), generator_of(ctx)
     alpha, beta = (
-        fedpa.schedule(weight, hp.schedule_decay, hp.weight_floor, ctx.round - 1)
+        with_generator.schedule(
+            weight, hp.schedule_decay, hp.weight_floor, ctx.round - 1
+        )
         for weight in (hp.generator_weight, hp.latent_weight)
     )
     size = ctx.training.batch_size
@@ -155,7 +148,7 @@ def client(
         if begun:
             theta, labels = down.generator.state, extra["labels"]
             h = generator(theta, extra["noise"], labels)
-            terms["synthetic"] = fedpa.synthetic(ctx, state, h, labels)
+            terms["synthetic"] = synthetic(ctx, state, h, labels)
             h = generator(theta, extra["own_noise"][: len(y)], y)
             terms["latent"] = latent(ctx, state, h, out.logits)
         total = (
@@ -169,24 +162,59 @@ def client(
     trained = ctx.train(start, shards, loss, draw=draw if begun else None)
     labels = shards.label_counts(ctx.classes)
     none = protos.empty(ctx.classes, ctx.net.embedding_sizes()[1])
-    up = fedpa.Up(
+    up = Up(
         as_model(ctx.net, trained.state, buffers=hp.buffers == "average"),
         tree_map(lambda x: x.expand(len(labels), *x.shape), none),
         labels.to(torch.float32),
         {"seen": trained.protos["high"].count},
     )
-    return fedavg.Client(trained.state), up, trained.terms
+    return Client(trained.state), up, trained.terms
 
 
-def merge(
-    ctx: Context, server: fedpa.Server, up: fedpa.Up
-) -> tuple[fedpa.Server, Logged]:
+def diversity(h: Tensor, z: Tensor) -> Tensor:
+    """Return a number in (0, 1] that falls as h ``[B, d]`` spread with z ``[B, n]``."""
+    dh, dz = h.unsqueeze(1) - h, z.unsqueeze(1) - z
+    return torch.exp(-(dh.abs().mean(-1) * dz.square().mean(-1)).mean())
+
+
+def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 4 and 5."""
-    merged, terms = fedpa.merge(as_fedpa(ctx), server, up)
-    return merged, {k: terms[k] for k in ("fidelity", "diversity", "norm")}
+    hp: HP = ctx.hp
+    generator, heads = generator_of(ctx), ctx.net.head_state(up.model.params)
+    seen = up.counters["seen"]
+    owners = with_generator.owner_share(1 + seen)
+
+    def loss(state: State, z: Tensor, y: Tensor) -> Losses:
+        h = generator(state, z, y, train=True)
+        entropy = with_generator.entropies(ctx.net, heads, h, y)
+        terms = {
+            "fidelity": with_generator.fidelity(entropy, owners[:, y], hp.fid_weight),
+            "diversity": diversity(h, z),
+            "norm": h.norm(dim=1).mean(),
+        }
+        total = terms["fidelity"] + hp.diversity_weight * terms["diversity"]
+        return Losses(total, terms, {})
+
+    fitted = with_generator.train(
+        generator,
+        server,
+        loss,
+        seen.any(0).to(torch.float32),
+        lambda step: ctx.random(f"generator {step}"),
+        noise=hp.noise,
+        batch=hp.generator_batch,
+        steps=hp.generator_steps,
+        learning_rate=hp.generator_lr * hp.generator_lr_decay ** (ctx.round - 1),
+        weight_decay=hp.generator_weight_decay,
+    )
+    labels = up.labels.sum(0)
+    merged = with_generator.merged(
+        server, up, fitted, server.protos, labels, hp.buffers
+    )
+    return merged, fitted.terms
 
 
-METHOD = fedavg.METHOD._replace(
+METHOD = shared_model.BASE._replace(
     name="fedgen",
     source="Zhu et al., ICML 2021",
     hp=HP,
@@ -199,4 +227,5 @@ METHOD = fedavg.METHOD._replace(
         *(Counted("down", "generator"), Counted("down", "generator_buffers")),
         *(Counted("up", "model"), Counted("up", "labels")),
     ),
+    per_class=("protos",),
 )

@@ -35,15 +35,15 @@ from typing import NamedTuple
 import torch
 from pydantic import Field
 
+from fedlib import shared_model
 from fedlib.averaging import mean_model, start
-from fedlib.baselines import fedavg
-from fedlib.baselines.fedavg import Client, Up
 from fedlib.losses import cross_entropy, kl_to_teacher
 from fedlib.method import Context, Counted, Logged, Losses, Model, Shards, Turn
+from fedlib.shared_model import Client, Up
 from fedlib.tree import tree_map
 
 
-class HP(fedavg.HP):
+class HP(shared_model.HP):
     """Hyper-parameters of FedGKD."""
 
     distill_weight: float = Field(default=0.1, ge=0)  # gamma
@@ -66,7 +66,7 @@ class Server(NamedTuple):
 
 def init(ctx: Context) -> tuple[Server, Client]:
     """Draw the clients' weights; no merged model is known."""
-    server, mine = fedavg.init(ctx)
+    server, mine = shared_model.init(ctx)
     past = tree_map(lambda x: torch.stack([x] * ctx.hp.history), server.model)
     return Server(server.model, past._replace(known=torch.zeros_like(past.known))), mine
 
@@ -76,7 +76,7 @@ def broadcast(ctx: Context, server: Server) -> Down:
     known = server.past.known
     mean = mean_model(server.past, known | ~known.any(), server.model)
     teacher = mean._replace(known=known.any())
-    return Down(fedavg.sent(ctx, server.model), fedavg.sent(ctx, teacher))
+    return Down(shared_model.sent(ctx, server.model), shared_model.sent(ctx, teacher))
 
 
 def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
@@ -94,7 +94,7 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
         return Losses(total, terms, {})
 
     teacher = start(down.teacher, mine.state)
-    return fedavg.client_with(ctx, down, mine, shards, loss, extra=teacher)
+    return shared_model.client_with(ctx, down, mine, shards, loss, extra=teacher)
 
 
 def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
@@ -103,12 +103,12 @@ def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
     def joined(new, past):
         return torch.cat([new.unsqueeze(0), past[:-1]])
 
-    after, watched = fedavg.merge(ctx, server, up)
+    after, watched = shared_model.merge(ctx, server, up)
     past = tree_map(joined, after.model, server.past)
     return after._replace(past=past), watched
 
 
-METHOD = fedavg.METHOD._replace(
+METHOD = shared_model.BASE._replace(
     name="fedgkd",
     source="Yao et al., IEEE Transactions on Computers 2024",
     hp=HP,

@@ -51,16 +51,16 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedlib import protos
+from fedlib import protos, shared_model
 from fedlib.averaging import mean_model
-from fedlib.baselines import fedavg, with_knowledge
+from fedlib.baselines import with_knowledge
 from fedlib.baselines.with_knowledge import Client, Down, Server, parts
 from fedlib.losses import kl_to_teacher
 from fedlib.method import Context, Logged, Model, Shards, Turn
 from fedlib.protos import Protos
 
 
-class HP(fedavg.Sharing):
+class HP(shared_model.Sharing):
     """Hyper-parameters of FedGMKD."""
 
     soft_weight: float = Field(default=0.06, ge=0)  # lambda

@@ -46,15 +46,15 @@ from typing import Literal
 import torch
 from pydantic import Field
 
-from fedlib import protos
-from fedlib.baselines import fedavg, with_knowledge
+from fedlib import protos, shared_model
+from fedlib.baselines import with_knowledge
 from fedlib.baselines.with_knowledge import Client, Down, Server, Up, parts
 from fedlib.embed import Collection
 from fedlib.method import Context, Logged, Shards, Turn
 from fedlib.protos import Distance, Protos
 
 
-class HP(fedavg.HP):
+class HP(shared_model.HP):
     """Hyper-parameters of FedHKD."""
 
     soft_weight: float = Field(default=0.05, ge=0)  # lambda
@@ -106,7 +106,7 @@ def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
     means = protos.merge(up.protos, "samples")
     if ctx.hp.missing == "mask":
         means = protos.fill(means, server.protos)
-    after, watched = fedavg.merge(ctx, server, up)
+    after, watched = shared_model.merge(ctx, server, up)
     return after._replace(protos=means), watched
 
 

@@ -31,14 +31,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from fedlib import shared_model
 from fedlib.averaging import start
-from fedlib.baselines import fedavg
-from fedlib.baselines.fedavg import Client, Down, Up
 from fedlib.losses import cross_entropy, kl_to_teacher
 from fedlib.method import Context, Losses, Shards, Turn
+from fedlib.shared_model import Client, Down, Up
 
 
-class HP(fedavg.HP):
+class HP(shared_model.HP):
     """Hyper-parameters of FedNTD."""
 
     distill_weight: float = Field(default=1.0, ge=0)  # beta
@@ -81,9 +81,9 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
         return Losses(total, terms, {})
 
     received = start(down.model, mine.state)
-    return fedavg.client_with(ctx, down, mine, shards, loss, extra=received)
+    return shared_model.client_with(ctx, down, mine, shards, loss, extra=received)
 
 
-METHOD = fedavg.METHOD._replace(
+METHOD = shared_model.BASE._replace(
     name="fedntd", source="Lee et al., NeurIPS 2022", hp=HP, client=client
 )

@@ -27,71 +27,18 @@ Readings
     builds on, weighs all clients alike.
 """
 
-from typing import Literal
-
-from torch import nn
-
-from fedlib.averaging import start
-from fedlib.baselines import fedavg
-from fedlib.baselines.fedavg import Client, Down, Server, Up
-from fedlib.method import Context, Model, Models, Rule, Shards, Turn
-from fedlib.nets import Net
-
-Personal = Literal["head", "linear", "nothing"]
-
-
-class HP(fedavg.HP):
-    """Hyper-parameters of FedPer."""
-
-    personal: Personal = "head"  # the layers that never leave a client
-
-
-def own_names(net: Net, personal: Personal) -> frozenset[str]:
-    """Return the names in a net's state that stay with each client."""
-    layers = dict(net.module.named_modules())
-
-    def stays(name: str) -> bool:
-        linear = isinstance(layers[name.rpartition(".")[0]], nn.Linear)
-        return name.startswith("head.") or (personal == "linear" and linear)
-
-    if personal == "nothing":
-        return frozenset()
-    return frozenset(name for name in net.init_names() if stays(name))
-
-
-def body(ctx: Context, model: Model) -> Model:
-    """Return a message without the personal layers."""
-    own = own_names(ctx.net, ctx.hp.personal)
-    params, buffers = (
-        {k: v for k, v in part.items() if k not in own} for part in model[:2]
-    )
-    return Model(params, buffers, model.known)
-
-
-def init(ctx: Context) -> tuple[Server, Client]:
-    """Draw the clients' weights; the server keeps a body."""
-    server, mine = fedavg.init(ctx)
-    return Server(body(ctx, server.model)), mine
+from fedlib import personal_layers, shared_model
+from fedlib.method import Context, Shards, Turn
+from fedlib.personal_layers import body
+from fedlib.shared_model import Client, Down, Up
 
 
 def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
     """Box 2; what the broadcast does not hold is the client's own."""
-    mine, up, terms = fedavg.client(ctx, down, mine, shards)
+    mine, up, terms = shared_model.client(ctx, down, mine, shards)
     return mine, up._replace(model=body(ctx, up.model)), terms
 
 
-def models(ctx: Context, server: Server, mine: Client) -> Models:
-    """Return the clients' models after training, and under the next broadcast."""
-    received = start(fedavg.sent(ctx, server.model), mine.state)
-    return Models(mine.state, None, None, received=received)
-
-
-METHOD = fedavg.METHOD._replace(
-    name="fedper",
-    source="Arivazhagan et al., 2019",
-    hp=HP,
-    init=init,
-    client=client,
-    models=models,
-    predict=Rule("received", "head_all"),
+METHOD = personal_layers.BASE._replace(
+    name="fedper", source="Arivazhagan et al., 2019", client=client
 )

@@ -40,8 +40,8 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedlib import protos
-from fedlib.baselines import fedavg, with_protos
+from fedlib import protos, shared_model
+from fedlib.baselines import with_protos
 from fedlib.baselines.with_protos import Client, Down, Server, Up
 from fedlib.embed import Collection
 from fedlib.hyperprotos import unit
@@ -50,7 +50,7 @@ from fedlib.method import Context, Logged, Losses, Shards, Turn
 from fedlib.protos import Protos, Weighting
 
 
-class HP(fedavg.HP):
+class HP(shared_model.HP):
     """Hyper-parameters of FedProc."""
 
     schedule_rounds: int = Field(default=100, ge=1)  # a reaches 1 after so many
@@ -96,7 +96,7 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
 def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 4."""
     means = protos.merge(up.protos, ctx.hp.proto_weighting)
-    after, watched = fedavg.merge(ctx, server, up)
+    after, watched = shared_model.merge(ctx, server, up)
     return after._replace(protos=protos.fill(means, server.protos)), watched
 
 

@@ -154,4 +154,5 @@ METHOD = Method(
     models=models,
     predict=predict,
     counted=(Counted("up", "protos"),),
+    per_class=("protos",),
 )

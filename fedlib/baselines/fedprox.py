@@ -37,14 +37,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from fedlib import shared_model
 from fedlib.averaging import start
-from fedlib.baselines import fedavg
-from fedlib.baselines.fedavg import Client, Down, Up
 from fedlib.losses import cross_entropy
 from fedlib.method import Context, Losses, Shards, Turn
+from fedlib.shared_model import Client, Down, Up
 
 
-class HP(fedavg.HP):
+class HP(shared_model.HP):
     """Hyper-parameters of FedProx."""
 
     prox_weight: float = Field(default=0.01, ge=0)  # mu
@@ -72,9 +72,9 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
             total = total + hp.extra_decay * half_square(state[k] for k in trained)
         return Losses(total, {"supervised": supervised, "prox": near}, {})
 
-    return fedavg.client_with(ctx, down, mine, shards, loss, extra=anchor)
+    return shared_model.client_with(ctx, down, mine, shards, loss, extra=anchor)
 
 
-METHOD = fedavg.METHOD._replace(
+METHOD = shared_model.BASE._replace(
     name="fedprox", source="Li et al., MLSys 2020", hp=HP, client=client
 )

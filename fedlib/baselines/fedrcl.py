@@ -36,13 +36,13 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedlib.baselines import fedavg
-from fedlib.baselines.fedavg import Client, Down, Up
+from fedlib import shared_model
 from fedlib.losses import cross_entropy
 from fedlib.method import Context, Losses, Shards, Turn
+from fedlib.shared_model import Client, Down, Up
 
 
-class HP(fedavg.HP):
+class HP(shared_model.HP):
     """Hyper-parameters of FedRCL."""
 
     contrast_weight: float = Field(default=1.0, ge=0)  # of L_scl
@@ -85,9 +85,9 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
         total = terms["supervised"] + hp.contrast_weight * together
         return Losses(total + hp.penalty_weight * apart, terms, {})
 
-    return fedavg.client_with(ctx, down, mine, shards, loss)
+    return shared_model.client_with(ctx, down, mine, shards, loss)
 
 
-METHOD = fedavg.METHOD._replace(
+METHOD = shared_model.BASE._replace(
     name="fedrcl", source="Seo et al., CVPR 2024", hp=HP, client=client
 )

@@ -30,15 +30,15 @@ Readings
 
 from pydantic import Field
 
+from fedlib import personal_layers, shared_model
 from fedlib.averaging import start
-from fedlib.baselines import fedavg, fedper
-from fedlib.baselines.fedavg import Client, Down, Up
 from fedlib.losses import cross_entropy
 from fedlib.method import Context, Logged, Losses, Shards, Turn
 from fedlib.nets import State
+from fedlib.shared_model import Client, Down, Up
 
 
-class HP(fedper.HP):
+class HP(personal_layers.HP):
     """Hyper-parameters of FedRep."""
 
     head_epochs: int = Field(default=1, ge=0)
@@ -69,16 +69,16 @@ def train_part(
 
 def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
     """Box 2 and 3."""
-    own = fedper.own_names(ctx.net, ctx.hp.personal)
+    own = personal_layers.own_names(ctx.net, ctx.hp.personal)
     state, head_terms = train_part(
         ctx, start(down.model, mine.state), shards, "head", own
     )
     shared = frozenset(ctx.net.init_names() - own)
     state, body_terms = train_part(ctx, state, shards, "body", shared)
-    up = Up(fedper.body(ctx, fedavg.uploaded(ctx, state)), shards.sizes())
-    return Client(state), up, head_terms | body_terms
+    body = personal_layers.body(ctx, shared_model.uploaded(ctx, state))
+    return Client(state), Up(body, shards.sizes()), head_terms | body_terms
 
 
-METHOD = fedper.METHOD._replace(
+METHOD = personal_layers.BASE._replace(
     name="fedrep", source="Collins et al., ICML 2021", hp=HP, client=client
 )

@@ -45,9 +45,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedlib import protos
+from fedlib import protos, shared_model
 from fedlib.averaging import start
-from fedlib.baselines import fedavg, with_protos
+from fedlib.baselines import with_protos
 from fedlib.baselines.with_protos import Client, Up
 from fedlib.embed import class_means
 from fedlib.losses import cross_entropy, margin_contrast
@@ -56,7 +56,7 @@ from fedlib.protos import Protos
 from fedlib.rng import generator
 
 
-class HP(fedavg.HP):
+class HP(shared_model.HP):
     """Hyper-parameters of FedSA."""
 
     anchor_weight: float = Field(default=1.0, ge=0)  # lambda
@@ -96,7 +96,7 @@ def init(ctx: Context) -> tuple[Server, Client]:
 
 def broadcast(ctx: Context, server: Server) -> Down:
     """Box 1."""
-    model = fedavg.sent(ctx, server.model)
+    model = shared_model.sent(ctx, server.model)
     return Down(model, server.anchors, mean_gap(server.protos))
 
 
@@ -134,7 +134,7 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
 
 def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 5."""
-    after, watched = fedavg.merge(ctx, server, up)
+    after, watched = shared_model.merge(ctx, server, up)
     means = protos.merge(up.protos)
     moved = torch.lerp(means.mean, server.anchors, ctx.hp.anchor_momentum)
     anchors = torch.where(means.known.unsqueeze(1), moved, server.anchors)

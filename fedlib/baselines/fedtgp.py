@@ -45,8 +45,8 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedlib import descent, protos
-from fedlib.baselines import fedavg, with_protos
+from fedlib import descent, protos, shared_model
+from fedlib.baselines import with_protos
 from fedlib.baselines.with_protos import Client, Down, Up
 from fedlib.losses import cross_entropy, margin_contrast
 from fedlib.method import Context, Logged, Losses, Model, Models, Rule, Shards, Turn
@@ -55,7 +55,7 @@ from fedlib.protos import Protos
 from fedlib.rng import generator
 
 
-class HP(fedavg.HP):
+class HP(shared_model.HP):
     """Hyper-parameters of FedTGP."""
 
     proto_weight: float = Field(default=10.0, ge=0)  # lambda
@@ -110,7 +110,7 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
 def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 4, 5 and 6."""
     hp: HP = ctx.hp
-    after = fedavg.merge(ctx, server, up)[0] if hp.share_model else server
+    after = shared_model.merge(ctx, server, up)[0] if hp.share_model else server
     means = protos.merge(up.protos)
     margin = protos.gaps(means).amax().clamp(max=hp.largest_margin)
     p, label = protos.points(up.protos)

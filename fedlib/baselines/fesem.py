@@ -42,19 +42,19 @@ from pydantic import Field
 from sklearn.cluster import kmeans_plusplus
 from torch import Tensor
 
+from fedlib import shared_model
 from fedlib.averaging import client_weights, mean_model
-from fedlib.baselines import fedavg
-from fedlib.baselines.fedavg import Client
 from fedlib.embed import owned
 from fedlib.messages import Model, sizes
 from fedlib.method import Context, Logged, Models, Rule, Shards, Turn
 from fedlib.nets import State
 from fedlib.protos import Weighting
 from fedlib.rng import seed_of
+from fedlib.shared_model import Client
 from fedlib.tree import put, stack, take, tree_map
 
 
-class HP(fedavg.HP):
+class HP(shared_model.HP):
     """Hyper-parameters of FeSEM."""
 
     weighting: Weighting = "uniform"
@@ -72,7 +72,7 @@ class Server(NamedTuple):
         """Return the floats and integers of one centre, once there are any."""
         one = tree_map(lambda x: x[0], self.centres)
         known = (self.home >= 0).any()
-        found = sizes(fedavg.Down(one._replace(known=known))).values()
+        found = sizes(shared_model.Down(one._replace(known=known))).values()
         return sum(s.floats for s in found), sum(s.ints for s in found)
 
     def own(self, clients: Tensor, mine: State) -> State:
@@ -101,7 +101,7 @@ class Up(NamedTuple):
 def init(ctx: Context) -> tuple[Server, Client]:
     """Draw the clients' weights; no client has a cluster, so the centres are idle."""
     mine = Client(ctx.init_clients(ctx.hp.common_init))
-    model = fedavg.uploaded(ctx, mine.state)
+    model = shared_model.uploaded(ctx, mine.state)
     idle = tree_map(lambda x: torch.stack([x[0]] * ctx.hp.clusters), model)
     return Server(idle, torch.full((ctx.clients,), -1)), mine
 
@@ -115,8 +115,8 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
     """Box 2: FedAvg's training, from where each client stands."""
     clients = torch.tensor(shards.ids)
     begin = Client(down.centre.own(clients, mine.state))
-    nothing = fedavg.Down(Model({}, {}, torch.tensor(False)))
-    mine, up, terms = fedavg.client(ctx, nothing, begin, shards)
+    nothing = shared_model.Down(Model({}, {}, torch.tensor(False)))
+    mine, up, terms = shared_model.client(ctx, nothing, begin, shards)
     asked = ctx.hp.assign == "class_count"
     classes = owned(shards, ctx.classes).sum(1) if asked else {}
     return mine, Up(up.model, up.samples, clients, classes), terms
@@ -181,7 +181,7 @@ def models(ctx: Context, server: Server, mine: Client) -> Models:
     return Models(mine.state, None, None, received=received)
 
 
-METHOD = fedavg.METHOD._replace(
+METHOD = shared_model.BASE._replace(
     name="fesem",
     source="Xie et al., 2020",
     hp=HP,

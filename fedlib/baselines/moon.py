@@ -42,16 +42,16 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from fedlib import shared_model
 from fedlib.averaging import start
-from fedlib.baselines import fedavg
-from fedlib.baselines.fedavg import Down, Server, Up
 from fedlib.losses import cross_entropy
 from fedlib.method import Context, Losses, Shards, Turn
 from fedlib.nets import State
+from fedlib.shared_model import Down, Server, Up
 from fedlib.tree import flatten, put, restore, take
 
 
-class HP(fedavg.HP):
+class HP(shared_model.HP):
     """Hyper-parameters of MOON."""
 
     contrast_weight: float = Field(default=1.0, ge=0)  # mu
@@ -68,7 +68,7 @@ class Client(NamedTuple):
 
 def init(ctx: Context) -> tuple[Server, Client]:
     """Draw the clients' weights; nobody has trained."""
-    server, mine = fedavg.init(ctx)
+    server, mine = shared_model.init(ctx)
     return server, Client(mine.state, torch.zeros(ctx.clients, dtype=torch.bool))
 
 
@@ -106,11 +106,13 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
         return Losses(total, terms, {})
 
     extra = flatten(teachers)
-    after, up, terms = fedavg.client_with(ctx, down, mine, shards, loss, extra=extra)
+    after, up, terms = shared_model.client_with(
+        ctx, down, mine, shards, loss, extra=extra
+    )
     return Client(after.state, mine.trained | (shards.sizes() > 0)), up, terms
 
 
-METHOD = fedavg.METHOD._replace(
+METHOD = shared_model.BASE._replace(
     name="moon",
     source="Li, He and Song, CVPR 2021",
     hp=HP,

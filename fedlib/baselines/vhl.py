@@ -5,7 +5,7 @@ Federated Learning, ICML 2022.
 
 Symbols
     D'         | virtual_images.make | [C n_v, c, h, w] | virtual images
-    y'         | fedpg.virtual_labels| [C n_v]          | their classes, 0 to C - 1
+    y'         | virtual_data.labels | [C n_v]          | their classes, 0 to C - 1
     z, z'      | out.high            | [B, d], [V, d]   | embeddings, own and virtual
     w          | server.model        |                  | global model, 2C outputs
     own.virtual.* | mine.state       | [K, C, d], [K, C]| the second C outputs
@@ -23,8 +23,8 @@ Box
 
 Readings
     SupCon: unit length, temperature 0.07; an anchor without a positive counts 0 in the
-    mean (official code). FedPG's released code took this loss over: it is
-    ``fedpg.align`` under ``fa="supcon_union"``.
+    mean (official code). FedPG's released code took this loss over, which is
+    ``virtual_data.supcon_union``.
     Virtual class c stands for own class c although the two have nothing in common:
     what counts is that all clients agree on it.
     The second C outputs are a linear layer on the embedding, beside the net's head;
@@ -49,21 +49,19 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedlib import descent, virtual_images
-from fedlib.baselines import fedavg
-from fedlib.baselines.fedavg import Client, Server, Up
+from fedlib import descent, shared_model, virtual_data, virtual_images
 from fedlib.layers import linear
 from fedlib.losses import cross_entropy
 from fedlib.method import Context, Losses, Model, Models, Rule, Shards, Turn
-from fedlib.methods import fedpg
 from fedlib.nets import Out, State
 from fedlib.rng import generator, seed_of
+from fedlib.shared_model import Client, Server, Up
 from fedlib.virtual_images import Recipe
 
 SECOND = "own.virtual."
 
 
-class HP(fedavg.HP):
+class HP(shared_model.HP):
     """Hyper-parameters of VHL: FedAvg's, and those of the virtual data."""
 
     tuning_weight: float = Field(default=1.0, ge=0)
@@ -95,7 +93,7 @@ def with_second(model: Model, state: State) -> Model:
 
 def init(ctx: Context) -> tuple[Server, Client]:
     """Draw the clients' weights as FedAvg does, and the second outputs."""
-    server, mine = fedavg.init(ctx)
+    server, mine = shared_model.init(ctx)
     if not ctx.hp.virtual_per_class:
         return server, mine
     layer = nn.Linear(ctx.net.embedding_sizes()[1], ctx.classes)
@@ -113,7 +111,7 @@ def init(ctx: Context) -> tuple[Server, Client]:
 def broadcast(ctx: Context, server: Server) -> Down:
     """Box 2."""
     seed = seed_of(ctx.seed, "virtual data")
-    return Down(fedavg.sent(ctx, server.model), torch.tensor(seed))
+    return Down(shared_model.sent(ctx, server.model), torch.tensor(seed))
 
 
 def outputs(state: State, out: Out) -> Tensor:
@@ -122,21 +120,29 @@ def outputs(state: State, out: Out) -> Tensor:
     return torch.cat([out.logits, second], -1)
 
 
+def batches(ctx: Context, client: int) -> tuple[Tensor, ...]:
+    """Return a client's batches of this round: indices into D', to be cycled."""
+    hp: HP = ctx.hp
+    return virtual_data.batches(
+        ctx.classes,
+        hp.virtual_per_class,
+        hp.v_batch_size,
+        ctx.random("virtual batches", client),
+        balanced=hp.v_batch_balanced,
+    )
+
+
 def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
     """Box 3."""
     hp: HP = ctx.hp
     if not hp.virtual_per_class:
-        return fedavg.client(ctx, fedavg.Down(down.model), mine, shards)
+        return shared_model.client(ctx, shared_model.Down(down.model), mine, shards)
     recipe = Recipe(**hp.model_dump(include=set(Recipe._fields)))
     images = virtual_images.make(
         int(down.seed), ctx.classes, hp.virtual_per_class, ctx.net.shape, recipe
     )
-    labels = fedpg.virtual_labels(ctx)
-    how = fedpg.HP(fa="supcon_union", align_temperature=hp.align_temperature)
-    plans = {i: fedpg.virtual_batches(ctx, i) for i in shards.ids}
-
-    def draw(client: int, step: int) -> dict[str, Tensor]:
-        return {"virtual": plans[client][step % len(plans[client])]}
+    labels = virtual_data.labels(ctx.classes, hp.virtual_per_class)
+    plans = {i: batches(ctx, i) for i in shards.ids}
 
     def loss(state, x, y, extra):
         made = labels[extra["virtual"]]
@@ -147,7 +153,9 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
         terms = {
             "supervised": cross_entropy(logits[:own], y),
             "tuning": cross_entropy(logits[own:], made + ctx.classes),
-            "align": fedpg.align(z, y, virtual, made, how),
+            "align": virtual_data.supcon_union(
+                z, y, virtual, made, hp.align_temperature
+            ),
         }
         total = (
             terms["supervised"]
@@ -156,13 +164,14 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
         )
         return Losses(total, terms, {})
 
-    kept, up, terms = fedavg.client_with(ctx, down, mine, shards, loss, draw=draw)
+    draw = virtual_data.cycled(plans)
+    kept, up, terms = shared_model.client_with(ctx, down, mine, shards, loss, draw=draw)
     return kept, up._replace(model=with_second(up.model, kept.state)), terms
 
 
 def models(ctx: Context, server: Server, mine: Client) -> Models:
     """Return FedAvg's models, and the logits of all 2C outputs as a rule of its own."""
-    found = fedavg.models(ctx, server, mine)
+    found = shared_model.models(ctx, server, mine)
     if not ctx.hp.virtual_per_class:
         return found
     return found._replace(scores=lambda state, out: {"outputs": outputs(state, out)})
@@ -174,7 +183,7 @@ def predict(hp: HP) -> Rule:
     return Rule("global", "outputs_all" if every else "head_all")
 
 
-METHOD = fedavg.METHOD._replace(
+METHOD = shared_model.BASE._replace(
     name="vhl",
     source="Tang et al., ICML 2022",
     hp=HP,

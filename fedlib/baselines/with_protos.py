@@ -1,9 +1,9 @@
 """FedAvg with one more field in each message: class means beside the model.
 
 What FedProc, FedHKD, FedGMKD, FedTGP and FedSA have in common. Models are sent,
-averaged and read out as in ``fedavg.py``; a method says what is in its prototypes, what
-its loss does with them and how the server merges them. Rows that hold more than a mean
-embedding, as in FedHKD and FedGMKD, are in ``with_knowledge.py``.
+averaged and read out as in ``shared_model.py``; a method says what is in its
+prototypes, what its loss does with them and how the server merges them. Rows that hold
+more than a mean embedding, as in FedHKD and FedGMKD, are in ``with_knowledge.py``.
 """
 
 from collections.abc import Callable
@@ -11,15 +11,14 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from fedlib import protos
+from fedlib import protos, shared_model
 from fedlib.averaging import start
-from fedlib.baselines import fedavg
-from fedlib.baselines.fedavg import Client
 from fedlib.embed import Collection, collect
 from fedlib.messages import Model
 from fedlib.method import Context, Counted, Loss, Models, Shards, Tree, Turn
 from fedlib.nets import Out
 from fedlib.protos import Protos
+from fedlib.shared_model import Client
 
 
 class Down(NamedTuple):
@@ -46,14 +45,14 @@ class Server(NamedTuple):
 
 def init(ctx: Context, extra: int = 0) -> tuple[Server, Client]:
     """Draw the first weights as FedAvg; no row of d + ``extra`` numbers is known."""
-    first, mine = fedavg.init(ctx)
+    first, mine = shared_model.init(ctx)
     _, size = ctx.net.embedding_sizes()
     return Server(first.model, protos.empty(ctx.classes, size + extra)), mine
 
 
 def broadcast(ctx: Context, server: Tree) -> Down:
     """Send the model, as FedAvg, and the prototypes of a server that has both."""
-    return Down(fedavg.sent(ctx, server.model), server.protos)
+    return Down(shared_model.sent(ctx, server.model), server.protos)
 
 
 def client_with(
@@ -81,7 +80,7 @@ def client_with(
     """
     trained = ctx.train(start(down.model, mine.state), shards, loss, **options)
     local = collect(ctx.net, trained, shards, level, how, of=of)
-    up = Up(fedavg.uploaded(ctx, trained.state), local, shards.sizes())
+    up = Up(shared_model.uploaded(ctx, trained.state), local, shards.sizes())
     return Client(trained.state), up, trained.terms
 
 
@@ -97,14 +96,15 @@ def models(
     means : Protos, optional
         In place of the server's prototypes.
     """
-    found = fedavg.models(ctx, server, mine)
+    found = shared_model.models(ctx, server, mine)
     return found._replace(protos=server.protos if means is None else means)
 
 
 # What a method replaces from: its name, source, hp, client and merge at least
-BASE = fedavg.METHOD._replace(
+BASE = shared_model.BASE._replace(
     init=init,
     broadcast=broadcast,
     models=models,
     counted=(Counted("up", "model"), Counted("up", "protos")),
+    per_class=("protos",),
 )

@@ -508,4 +508,5 @@ METHOD = Method(
     models=models,
     predict=Rule("global", "head_all"),
     counted=(Counted("up", "model"), Counted("up", "gradients")),
+    per_class=("gradients", "head_gradients", "protos"),
 )

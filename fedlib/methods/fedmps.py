@@ -267,4 +267,5 @@ METHOD = Method(
         Counted("up", "high"),
         Counted("down", "soft", once=True),
     ),
+    per_class=("low", "high"),
 )

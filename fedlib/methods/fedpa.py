@@ -63,25 +63,22 @@ Readings
 from typing import Any, Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor
-from torch.func import vmap
 
-from fedlib import averaging, descent, generators, protos
+from fedlib import averaging, generators, protos, with_generator
 from fedlib.descent import Fitted, Moments
 from fedlib.embed import class_means
 from fedlib.generators import Generator, Noise
 from fedlib.hyper import HyperParameters, Variant, fill_variant
 from fedlib.local import Losses, Shards, Trained
 from fedlib.losses import cross_entropy
-from fedlib.messages import Model, as_model
+from fedlib.messages import as_model
 from fedlib.method import Context, Counted, Method
 from fedlib.nets import State
 from fedlib.protos import Protos
 from fedlib.readouts import Models, Rule
-from fedlib.rng import generator as named_generator
-from fedlib.tree import tree_map
+from fedlib.with_generator import Down, Server, Up, schedule
 
 Distance = Literal["l2", "mse"]
 
@@ -152,58 +149,12 @@ class HP(HyperParameters):
     _variant = model_validator(mode="before")(fill_variant(REFERENCE))
 
 
-class Labels(NamedTuple):
-    """A label distribution; all 0 before there is one, and then not sent."""
-
-    share: Tensor  # [C]
-
-    def sent(self) -> tuple[int, int]:
-        """Return how many floats and integers travel."""
-        return (self.share.numel() if bool(self.share.any()) else 0), 0
-
-
-class Down(NamedTuple):
-    """To every client."""
-
-    model: Model  # omega; with BatchNorm statistics unless they are local
-    generator: Model  # theta with running statistics; not known in round 1
-    protos: Protos  # [C, d]
-    labels: Labels  # [C], what the client draws labels from
-
-
-class Up(NamedTuple):
-    """From each client, stacked over the cohort."""
-
-    model: Model  # omega_i
-    protos: Protos  # [K, C, d]; the counts are the weights of Eq. (3)
-    labels: Tensor  # [K, C] n_i^m as floats
-    # [K, C] samples processed this round, where the released switches want it, and
-    # [K] whether the client reports for the first time, where a switch wants that
-    counters: dict[str, Tensor]
-
-
-class Server(NamedTuple):
-    """What the server keeps."""
-
-    model: Model
-    generator: State
-    moments: Moments  # of the generator's Adam
-    protos: Protos  # [C, d]
-    labels: Tensor  # [C] label counts behind the distribution
-    available: Tensor  # [C] bool, classes that any client has reported
-
-
 class Client(NamedTuple):
     """What a client keeps between rounds."""
 
     state: State  # [K, ...]; only evaluation and local statistics read it
     last: Tensor  # [K] the t at which it trained last, -1 before
     moments: Moments  # [K, ...] of its optimiser; {} unless they persist
-
-
-def schedule(start: float, decay: float, floor: float, t: int) -> float:
-    """Return a weight in round t (from 0); a weight of 0 stays off."""
-    return max(floor, start * decay**t) if start else 0.0
 
 
 def usable(phi: Protos, hp: HP) -> Tensor:
@@ -227,9 +178,8 @@ def over_valid(each: Tensor, valid: Tensor) -> Tensor:
 def fidelity(entropy: Tensor, share: Tensor, hp: HP) -> Tensor:
     r"""Return :math:`L_{fid}` from cross-entropies and class shares ``[K, B]``."""
     clients = 1 if hp.fid_norm == "sum" else len(entropy)
-    if hp.fid_weight == "outer_mean":
-        return (share.mean(1) * entropy.mean(1)).sum() / clients
-    return (share * entropy).mean(1).sum() / clients  # Eq. (5)
+    total = with_generator.fidelity(entropy, share, hp.fid_weight)
+    return total / clients  # Eq. (5)
 
 
 def adversarial(h: Tensor, y: Tensor, phi: Protos, hp: HP) -> Tensor:
@@ -272,20 +222,9 @@ def generator_of(ctx: Context) -> Generator:
 
 def init(ctx: Context) -> tuple[Server, Client]:
     """Draw one model for all and a generator; no prototype is known."""
-    hp: HP = ctx.hp
-    _, size = ctx.net.embedding_sizes()
     state = ctx.init_clients(True)
-    generator = generator_of(ctx)
-    theta = generator.init(named_generator(ctx.seed, "init", "generator"))
-    server = Server(
-        model=tree_map(lambda x: x[0], as_model(ctx.net, state)),
-        generator=theta,
-        moments=descent.blank(theta, generator.buffers),
-        protos=protos.empty(ctx.classes, size),
-        labels=torch.zeros(ctx.classes),
-        available=torch.zeros(ctx.classes, dtype=torch.bool),
-    )
-    moments = ctx.blank_moments(state) if hp.moments == "persist" else {}
+    server = with_generator.first_server(ctx, generator_of(ctx), state)
+    moments = ctx.blank_moments(state) if ctx.hp.moments == "persist" else {}
     return server, Client(state, torch.full((ctx.clients,), -1), moments)
 
 
@@ -294,18 +233,7 @@ def broadcast(ctx: Context, server: Server) -> Down:
     hp: HP = ctx.hp
     uniform = hp.client_labels == "uniform_available"
     counts = server.available.to(torch.float32) if uniform else server.labels
-    held = generator_of(ctx).buffers
-    theta = {k: v for k, v in server.generator.items() if v.is_floating_point()}
-    return Down(
-        server.model if hp.bn == "average" else server.model._replace(buffers={}),
-        Model(
-            {k: v for k, v in theta.items() if k not in held},
-            {k: v for k, v in theta.items() if k in held},
-            server.available.any(),
-        ),
-        server.protos,
-        Labels(counts / counts.sum().clamp(min=1)),
-    )
+    return with_generator.sent(generator_of(ctx), server, counts, hp.bn)
 
 
 def client(
@@ -388,7 +316,7 @@ def local_protos(
 def owner_share(up: Up, hp: HP) -> Tensor:
     """Return the share ``[K, C]`` of each class that a client owns; sums to 1."""
     counts = up.labels if hp.pj_counts == "dataset" else 1 + up.counters["seen"]
-    return counts / counts.sum(0).clamp(min=1)
+    return with_generator.owner_share(counts)
 
 
 def label_counts(server: Server, up: Up, hp: HP) -> Tensor:
@@ -428,15 +356,9 @@ def train_generator(
     generator = generator_of(ctx)
     gamma_fid = schedule(hp.fidelity_weight, hp.schedule_decay, hp.fidelity_floor, t)
 
-    def loss(state: State, step: int) -> Losses:
-        pick = ctx.random(f"generator {step}")
-        y = generators.draw_labels(counts, hp.generator_batch, pick)
-        z = generators.draw_noise(hp.noise, len(y), hp.noise_size, pick)
+    def loss(state: State, z: Tensor, y: Tensor) -> Losses:
         h = generator(state, z, y, train=True)  # Eq. (4)
-        logits = vmap(ctx.net.head, in_dims=(0, None))(heads, h)
-        entropy = F.cross_entropy(
-            logits.flatten(0, 1), y.repeat(len(logits)), reduction="none"
-        ).unflatten(0, logits.shape[:2])
+        entropy = with_generator.entropies(ctx.net, heads, h, y)
         terms = {
             "fidelity": fidelity(entropy, owners[:, y], hp),
             "diversity": diversity(h, z, y, hp),
@@ -451,14 +373,17 @@ def train_generator(
         )
         return Losses(total, terms, {})
 
-    return descent.fit(
-        server.generator,
+    return with_generator.train(
+        generator,
+        server,
         loss,
-        hp.generator_steps,
+        counts,
+        lambda step: ctx.random(f"generator {step}"),
+        noise=hp.noise,
+        batch=hp.generator_batch,
+        steps=hp.generator_steps,
         learning_rate=hp.generator_lr * hp.generator_lr_decay**t,
         weight_decay=hp.generator_weight_decay,
-        moments=server.moments,
-        buffers=generator.buffers,
     )
 
 
@@ -482,14 +407,7 @@ def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tenso
         new if hp.ad_proto == "new" else server.protos,
         new,
     )
-    merged = Server(
-        averaging.mean_model(up.model, up.labels.sum(1), server.model, hp.bn),
-        fitted.state,
-        fitted.moments,
-        new,
-        labels,
-        server.available | up.labels.any(0),
-    )
+    merged = with_generator.merged(server, up, fitted, new, labels, hp.bn)
     return merged, fitted.terms
 
 
@@ -529,4 +447,5 @@ METHOD = Method(
         }.items()
         for field in fields
     ),
+    per_class=("protos",),
 )

@@ -74,14 +74,14 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from fedlib import averaging, descent, image_generators, protos
+from fedlib import averaging, descent, image_generators, protos, virtual_data
 from fedlib.descent import Fitted
 from fedlib.embed import class_means
 from fedlib.generators import Generator, Noise, draw_noise
 from fedlib.hyper import HyperParameters, Variant, fill_variant
 from fedlib.image_generators import Architecture
 from fedlib.local import Losses, Shards
-from fedlib.losses import cross_entropy, supcon
+from fedlib.losses import cross_entropy
 from fedlib.messages import Model, as_model
 from fedlib.method import Context, Counted, Method
 from fedlib.nets import Out, State
@@ -91,7 +91,6 @@ from fedlib.rng import generator as named_generator
 from fedlib.tree import tree_map
 
 RELEASED_SCALE = 2.0  # the released code multiplies squared distances by it
-VIRTUAL_SUPCON_WEIGHT = 0.1  # of the released SupCon over virtual embeddings alone
 
 # What the released code does where the paper says something else.
 REFERENCE: dict[str, Any] = {
@@ -262,12 +261,10 @@ def align(z: Tensor, y: Tensor, virtual: Tensor, labels: Tensor, hp: HP) -> Tens
         ``[V, d]`` embeddings of virtual images and their classes ``[V]``.
     """
     tau = hp.align_temperature
+    if hp.fa == "supcon_union":
+        return virtual_data.supcon_union(z, y, virtual, labels, tau)
     if hp.fa != "eq11_raw":
         z, virtual = (F.normalize(v, eps=1e-12) for v in (z, virtual))
-    if hp.fa == "supcon_union":
-        union, classes = torch.cat([z, virtual.detach()]), torch.cat([y, labels])
-        alone = _supcon_over_all(virtual, labels, tau)
-        return _supcon_over_all(union, classes, tau) + VIRTUAL_SUPCON_WEIGHT * alone
     similarity = z @ virtual.T / tau
     same = y.unsqueeze(1) == labels
     of_class = similarity.masked_fill(~same, -1e9).logsumexp(1)
@@ -275,12 +272,6 @@ def align(z: Tensor, y: Tensor, virtual: Tensor, labels: Tensor, hp: HP) -> Tens
     usable = same.any(1) & ~same.all(1)
     each = torch.where(usable, of_others - of_class, 0.0)  # Eq. (11)
     return each.sum() / usable.sum().clamp(min=1)
-
-
-def _supcon_over_all(v: Tensor, labels: Tensor, temperature: float) -> Tensor:
-    """Return SupCon with anchors without a positive as zeros in the mean (released)."""
-    paired = (labels == labels.unsqueeze(1)).sum(1) > 1
-    return paired.to(v.dtype).mean() * supcon(v, labels, temperature)
 
 
 def begun(ctx: Context) -> bool:
@@ -318,7 +309,7 @@ def init(ctx: Context) -> tuple[Server, Client]:
 
 def virtual_labels(ctx: Context) -> Tensor:
     """Return the labels of D' ``[C n_v]``: each class n_v times."""
-    return torch.arange(ctx.classes).repeat_interleave(ctx.hp.virtual_per_class)
+    return virtual_data.labels(ctx.classes, ctx.hp.virtual_per_class)
 
 
 def broadcast(ctx: Context, server: Server) -> Down:
@@ -328,19 +319,15 @@ def broadcast(ctx: Context, server: Server) -> Down:
 
 
 def virtual_batches(ctx: Context, client: int) -> tuple[Tensor, ...]:
-    """Return a client's batches of this round: indices into D', to be cycled through.
-
-    Balanced batches hold every class equally often, at least once, so that their size
-    is ``v_batch_size`` rounded to a multiple of C.
-    """
+    """Return a client's batches of this round: indices into D', to be cycled."""
     hp: HP = ctx.hp
-    draw = ctx.random("virtual batches", client)
-    count, size = hp.virtual_per_class, hp.v_batch_size
-    if not hp.v_batch_balanced:
-        return torch.randperm(ctx.classes * count, generator=draw).split(size)
-    order = [torch.randperm(count, generator=draw) for _ in range(ctx.classes)]
-    rows = torch.stack([c * count + o for c, o in enumerate(order)], 1)  # [n_v, C]
-    return tuple(r.flatten() for r in rows.split(max(1, size // ctx.classes)))
+    return virtual_data.batches(
+        ctx.classes,
+        hp.virtual_per_class,
+        hp.v_batch_size,
+        ctx.random("virtual batches", client),
+        balanced=hp.v_batch_balanced,
+    )
 
 
 def forward(ctx: Context, state: State, x: Tensor, virtual: Tensor) -> tuple[Out, Out]:
@@ -409,10 +396,7 @@ def client(
     start = averaging.start(down.model, mine.state)
     if bool(virtual.known) and (hp.tuning_weight or hp.align_weight):
         plans = {i: virtual_batches(ctx, i) for i in shards.ids}
-
-        def draw(client: int, step: int) -> dict[str, Tensor]:
-            return {"virtual": plans[client][step % len(plans[client])]}
-
+        draw = virtual_data.cycled(plans)
         trained = ctx.train(start, shards, with_virtual, draw=draw)
     else:
         trained = ctx.train(start, shards, plain)
@@ -573,4 +557,5 @@ METHOD = Method(
         *(Counted("down", "model"), Counted("down", "virtual")),
         *(Counted("up", "model"), Counted("up", "protos")),
     ),
+    per_class=("protos",),
 )

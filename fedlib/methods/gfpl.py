@@ -389,6 +389,7 @@ METHOD = Method(
     models=models,
     predict=Rule("personal", "head_all"),
     counted=(Counted("up", "mixtures"),),
+    per_class=("mixtures",),
     reply=reply,
     finish=finish,
 )
