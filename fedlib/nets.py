@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
-from torchvision.models import resnet
 
 from fedlib.layers import Conv2d, Dropout, Linear, MaxPool2d, MeanPool2d
 
@@ -316,6 +315,7 @@ def _imagenet_stem(channels: int) -> nn.Module:
 
 def _resnet10(shape: Shape, classes: int, *, width: int) -> Parts:
     """FedHPro's ResNet10: CIFAR stem and four stages of one torchvision block."""
+    from torchvision.models import resnet  # seconds, which most nets need not
 
     def stage(inputs: int, outputs: int) -> nn.Module:
         """Halve the side and double the channels."""
@@ -334,9 +334,16 @@ def _resnet10(shape: Shape, classes: int, *, width: int) -> Parts:
 
 
 def _resnet(
-    shape: Shape, classes: int, *, make: Callable[..., resnet.ResNet], cifar: bool
+    shape: Shape,
+    classes: int,
+    *,
+    name: Literal["resnet18", "resnet50"],
+    cifar: bool,
 ) -> Parts:
     """Torchvision's ResNet (FedPG, GFPL) with its own stem, or with the CIFAR stem."""
+    from torchvision.models import resnet
+
+    make = {"resnet18": resnet.resnet18, "resnet50": resnet.resnet50}[name]
     whole = make(num_classes=classes)
     stages = (whole.layer1, whole.layer2, whole.layer3, whole.layer4)
     return (
@@ -346,8 +353,8 @@ def _resnet(
     )
 
 
-_resnet18 = partial(_resnet, make=resnet.resnet18)
-_resnet50 = partial(_resnet, make=resnet.resnet50)
+_resnet18 = partial(_resnet, name="resnet18")
+_resnet50 = partial(_resnet, name="resnet50")
 
 
 def _mnist_cnn(shape: Shape, classes: int) -> Parts:
