@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedlib.layers import Conv2d, Dropout, Linear, MaxPool2d, MeanPool2d
+
+if TYPE_CHECKING:
+    from torchvision.models import resnet
 
 State = dict[str, Tensor]
 Shape = tuple[int, int, int]  # channels, height, width
@@ -334,16 +337,9 @@ def _resnet10(shape: Shape, classes: int, *, width: int) -> Parts:
 
 
 def _resnet(
-    shape: Shape,
-    classes: int,
-    *,
-    name: Literal["resnet18", "resnet50"],
-    cifar: bool,
+    shape: Shape, classes: int, *, make: "Callable[..., resnet.ResNet]", cifar: bool
 ) -> Parts:
     """Torchvision's ResNet (FedPG, GFPL) with its own stem, or with the CIFAR stem."""
-    from torchvision.models import resnet
-
-    make = {"resnet18": resnet.resnet18, "resnet50": resnet.resnet50}[name]
     whole = make(num_classes=classes)
     stages = (whole.layer1, whole.layer2, whole.layer3, whole.layer4)
     return (
@@ -353,8 +349,20 @@ def _resnet(
     )
 
 
-_resnet18 = partial(_resnet, name="resnet18")
-_resnet50 = partial(_resnet, name="resnet50")
+def _make18(num_classes: int) -> "resnet.ResNet":
+    from torchvision.models import resnet
+
+    return resnet.resnet18(num_classes=num_classes)
+
+
+def _make50(num_classes: int) -> "resnet.ResNet":
+    from torchvision.models import resnet
+
+    return resnet.resnet50(num_classes=num_classes)
+
+
+_resnet18 = partial(_resnet, make=_make18)
+_resnet50 = partial(_resnet, make=_make50)
 
 
 def _mnist_cnn(shape: Shape, classes: int) -> Parts:
