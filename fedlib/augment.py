@@ -1,18 +1,10 @@
 """Augmentation and normalisation of images as tensors, per sample."""
 
-from typing import NamedTuple
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-
-class Augment(NamedTuple):
-    """Random crop from the zero-padded image, and random horizontal flip."""
-
-    padding: int  # pixels on every side
-    flip: bool  # with probability 1/2
-    per_batch: bool = False  # one draw for all images of a batch
+from fedlib.crop import Augment as Augment
 
 
 def draw_augment(augment: Augment, count: int, generator: torch.Generator) -> Tensor:

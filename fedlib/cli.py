@@ -181,7 +181,11 @@ def list_datasets() -> None:
     """List data sets and whether they are here."""
     from fedlib import data
 
-    click.echo(_table(data.status().filter(["name", "title", "present", "get"])))
+    for name, entry in data.DATASETS.items():
+        get = data.obtained(name)
+        how = get if get == "built in" else f"fedlib data {get} {name}"
+        state = "here" if get != "built in" and data.locate(name) else how
+        click.echo(f"{name}  ({entry.title}; {state})")
 
 
 @main.group("data")

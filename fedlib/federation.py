@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torchvision.transforms.v2.functional import resize
 
 from fedlib import nets, registry
 from fedlib.augment import Augment, apply_augment, draw_augment
@@ -113,6 +112,8 @@ def _resized(x: Tensor, side: int | None) -> Tensor:
     """Return uint8 images resized to a square: bilinear, antialiased."""
     if side is None:
         return x
+    from torchvision.transforms.v2.functional import resize
+
     return torch.cat([resize(part, [side, side]) for part in x.split(1024)])
 
 

@@ -9,15 +9,17 @@ import math
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
-from torchvision.models import resnet
 
 from fedlib.layers import Conv2d, Dropout, Linear, MaxPool2d, MeanPool2d
+
+if TYPE_CHECKING:
+    from torchvision.models import resnet
 
 State = dict[str, Tensor]
 Shape = tuple[int, int, int]  # channels, height, width
@@ -316,6 +318,7 @@ def _imagenet_stem(channels: int) -> nn.Module:
 
 def _resnet10(shape: Shape, classes: int, *, width: int) -> Parts:
     """FedHPro's ResNet10: CIFAR stem and four stages of one torchvision block."""
+    from torchvision.models import resnet  # seconds, which most nets need not
 
     def stage(inputs: int, outputs: int) -> nn.Module:
         """Halve the side and double the channels."""
@@ -334,7 +337,7 @@ def _resnet10(shape: Shape, classes: int, *, width: int) -> Parts:
 
 
 def _resnet(
-    shape: Shape, classes: int, *, make: Callable[..., resnet.ResNet], cifar: bool
+    shape: Shape, classes: int, *, make: "Callable[..., resnet.ResNet]", cifar: bool
 ) -> Parts:
     """Torchvision's ResNet (FedPG, GFPL) with its own stem, or with the CIFAR stem."""
     whole = make(num_classes=classes)
@@ -346,8 +349,20 @@ def _resnet(
     )
 
 
-_resnet18 = partial(_resnet, make=resnet.resnet18)
-_resnet50 = partial(_resnet, make=resnet.resnet50)
+def _make18(num_classes: int) -> "resnet.ResNet":
+    from torchvision.models import resnet
+
+    return resnet.resnet18(num_classes=num_classes)
+
+
+def _make50(num_classes: int) -> "resnet.ResNet":
+    from torchvision.models import resnet
+
+    return resnet.resnet50(num_classes=num_classes)
+
+
+_resnet18 = partial(_resnet, make=_make18)
+_resnet50 = partial(_resnet, make=_make50)
 
 
 def _mnist_cnn(shape: Shape, classes: int) -> Parts:

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
@@ -20,6 +21,7 @@ from tqdm import tqdm
 from fedlib import artefacts, parameters, paths, runs
 from fedlib.artefacts import Artefact, prepare, select
 from fedlib.data import DataError
+from fedlib.pace import Pace, kind
 from fedlib.progress import progress_off
 from fedlib.spec import Spec
 
@@ -100,7 +102,8 @@ def rebuild(
     chosen.sort(key=lambda artefact: bool(artefacts.reads(artefact)))  # those at last
     speeds = _Speeds(chosen) if dry_run else None
     found: dict[str, Outcome] = {}
-    with own_kernel(), _Progress(chosen, echo) as progress, _executor(jobs) as executor:
+    progress = _Progress([] if dry_run else _due(chosen, force), jobs, echo)
+    with own_kernel(), progress, _executor(jobs) as executor:
         started: list[_Started] = []
         for artefact in chosen:
             if artefacts.reads(artefact):
@@ -166,6 +169,7 @@ def _begin(
     With ``speeds`` only say what that costs.
     """
     name, reasons, begun = artefact.name, [], time.perf_counter()
+    missing: list[Spec] = []
     echo = progress.say
     try:
         now = artefacts.state(artefact)
@@ -173,6 +177,7 @@ def _begin(
         reasons = ["forced"] if force and not reasons else reasons
         if not reasons:
             echo(f"{name}: current")
+            progress.spare(artefact)
             return Outcome(name, "current", [], time.perf_counter() - begun)
         missing = runs.pending(_distinct(artefact.specs))
         cost = f"; {len(missing)} of {len(_distinct(artefact.specs))} runs missing"
@@ -181,7 +186,7 @@ def _begin(
             echo(f"{name}: {', '.join(reasons)}{cost}")
             return Outcome(name, "planned", reasons, time.perf_counter() - begun)
         echo(f"{name}: {', '.join(reasons)}{cost if missing else ''}")
-        progress.begin()
+        progress.begin(missing)
         runs.run_many(missing, jobs, progress.count)
     except Exception as error:  # reported with the outcome, so that the others go on
         seconds, message = time.perf_counter() - begun, _message(artefact, error)
@@ -190,9 +195,12 @@ def _begin(
             echo(f"{name}: {count} runs; data missing: {message}")
             return Outcome(name, "planned", ["data missing"], seconds)
         echo(f"{name}: failed: {message}")
+        progress.give_up(artefact, missing)
         return Outcome(name, "failed", reasons, seconds, message)
     seconds = time.perf_counter() - begun
+    progress.execute()
     notebook = executor.submit(_executed, artefact)
+    notebook.add_done_callback(progress.executed)
     return _Started(artefact, now, reasons, seconds, notebook)
 
 
@@ -233,71 +241,144 @@ def _collect(
         found[name] = Outcome(name, "built", one.reasons, seconds)
 
 
-class _Progress:
-    """How many of all missing runs are done, and how long the others may take.
+def _due(chosen: Sequence[Artefact], force: bool) -> list[Artefact]:
+    """Return the artefacts that will be built, as far as can be told now."""
+    found = []
+    for artefact in chosen:
+        try:
+            reads = found and artefacts.reads(artefact)
+            if force or reads or artefacts.why_stale(artefact):
+                found.append(artefact)
+        except (DataError, SyntaxError):
+            continue  # the artefact itself reports this
+    return found
 
-    A bar where somebody watches, else a line now and then. The remaining time takes
-    all rounds for equally long, and is told when a twentieth of them is done.
+
+class _Progress:
+    """How many of all missing runs are done, and how long everything may still take.
+
+    A bar where somebody watches, else a line now and then; a thread of its own keeps
+    both going while something long is computed.
     """
 
     EVERY = 30  # seconds between two lines
-    ENOUGH = 0.05  # share of the rounds after which their pace is told
+    TICK = 1.0  # seconds between two looks at the clock
+    BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} rounds [{elapsed}]"
 
-    def __init__(self, chosen: Sequence[Artefact], echo: Callable[[str], None]):
+    def __init__(self, due: Sequence[Artefact], jobs: int, echo: Callable[[str], None]):
         self._echo = echo
-        self.left = {_text(spec): spec.rounds for spec in _missing(chosen)}
-        self.runs, self.done, self.rounds = len(self.left), 0, 0
-        self.spent = 0.0  # seconds on runs; notebooks take theirs
-        self.since = self.told = time.perf_counter()
+        self._due = {artefact.name for artefact in due}
+        every = _distinct([spec for artefact in due for spec in artefact.specs])
+        missing = _missing(every)
+        self.runs, self.done = len(missing), 0
         self.bar = tqdm(
-            total=sum(self.left.values()),
-            unit="round",
-            smoothing=0,
+            total=sum(spec.rounds for spec in missing),
+            bar_format=self.BAR,
             leave=False,
             disable=progress_off(),
         )
+        self.told = time.perf_counter()
+        self.pace = Pace(missing, len(due), jobs, self.told)
+        for spec, seconds in _timed(every, missing):
+            self.pace.learn(spec, seconds)
+        self._lock, self._ended = threading.RLock(), threading.Event()
+        self._watch = threading.Thread(target=self._watching, daemon=True)
 
     def __enter__(self) -> Self:
+        self._watch.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._watch.join()
         self.bar.close()
+
+    def _watching(self) -> None:
+        while not self._ended.wait(self.TICK):
+            with self._lock:
+                if self.pace.left(time.perf_counter()) is not None:
+                    self._show()
 
     def say(self, line: str) -> None:
         """Show a line without damage to the bar."""
         with tqdm.external_write_mode():
             self._echo(line)
 
-    def begin(self) -> None:
-        """Start the clock: what follows are runs."""
-        self.since = time.perf_counter()
+    def begin(self, specs: Sequence[Spec]) -> None:
+        """Take runs as begun, one after the other in each process."""
+        with self._lock:
+            self.pace.run(len(specs), time.perf_counter())
 
     def count(self, spec: Spec) -> None:
         """Take a run as done."""
-        rounds = self.left.pop(_text(spec), 0)
-        self.done, self.rounds = self.done + 1, self.rounds + rounds
+        seconds = (runs.seconds_per_round(spec) or 0.0) * spec.rounds
+        with self._lock:
+            self.pace.ran(spec, seconds, time.perf_counter())
+            self.done += 1
+            self.bar.update(spec.rounds)
+            self._show()
+
+    def give_up(self, artefact: Artefact, specs: Sequence[Spec]) -> None:
+        """Take what has failed off the list: runs, and the artefact with them."""
+        with self._lock:
+            self.pace.give_up(specs)
+        self.spare(artefact)
+
+    def spare(self, artefact: Artefact) -> None:
+        """Take the notebook of an artefact off the list."""
+        with self._lock:
+            if artefact.name in self._due:
+                self.pace.spare()
+
+    def execute(self) -> None:
+        """Take a notebook as begun, or waiting for a process."""
+        with self._lock:
+            self.pace.execute(time.perf_counter())
+
+    def executed(self, notebook: "Future[_Executed]") -> None:
+        """Take a notebook as executed."""
+        seconds = 0.0 if notebook.exception() else notebook.result().seconds
+        with self._lock:
+            self.pace.executed(seconds, time.perf_counter())
+
+    def _show(self) -> None:
+        """Bring the bar up to date, or tell a line if the last one was long ago."""
         now = time.perf_counter()
-        self.spent, self.since = self.spent + now - self.since, now
-        left = sum(self.left.values())
+        left = self.pace.left(now)
         text = f"run {self.done} of {self.runs}"
-        if left and self.rounds >= self.ENOUGH * (self.rounds + left):
-            text += f", about {duration(self.spent / self.rounds * left)} left"
-        self.bar.set_description_str(text, refresh=False)
-        self.bar.update(rounds)
+        if left:
+            text += f", about {duration(left)} left"
+        self.bar.set_description_str(text)
         if self.bar.disable and now - self.told > self.EVERY:
             self.told = now
             self._echo(f"  {text}")
 
 
-def _missing(chosen: Sequence[Artefact]) -> list[Spec]:
+def _missing(specs: Sequence[Spec]) -> list[Spec]:
     """Return the runs that are not on disk; those without data are left out."""
     found = []
-    for artefact in chosen:
+    for spec in specs:
         try:
-            found += runs.pending(artefact.specs)
+            found += runs.pending([spec])
         except DataError:
             continue  # the artefact itself reports this
     return found
+
+
+def _timed(
+    specs: Sequence[Spec], missing: Sequence[Spec]
+) -> Iterator[tuple[Spec, float]]:
+    """Yield the runs that are on disk, with their seconds."""
+    absent = {_text(spec) for spec in missing}
+    for spec in specs:
+        if _text(spec) in absent:
+            continue
+        try:
+            seconds = runs.seconds_per_round(spec)
+        except DataError:
+            continue
+        if seconds is not None:
+            yield spec, seconds * spec.rounds
 
 
 def _text(spec: Spec) -> str:
@@ -396,19 +477,8 @@ def _distinct(specs: Sequence[Spec]) -> list[Spec]:
     return list({_text(spec): spec for spec in specs}.values())
 
 
-def _without_floats(value: Any) -> Any:
-    """Return settings without real numbers: weights and rates do not change a pace."""
-    if isinstance(value, dict):
-        pairs = ((name, _without_floats(v)) for name, v in value.items())
-        return {name: v for name, v in pairs if not isinstance(v, float)}
-    return value
-
-
 class _Speeds:
-    """Seconds per round of runs alike but for seed, length and real numbers.
-
-    The share of clients that take part is a real number that counts.
-    """
+    """Seconds per round of runs of a kind."""
 
     def __init__(self, chosen: Sequence[Artefact]):
         self.known: dict[str, float] = {}
@@ -419,18 +489,11 @@ class _Speeds:
                 except DataError:
                     continue  # the artefact itself reports this
                 if seconds is not None:
-                    self.known[self._kind(spec)] = seconds
-
-    @staticmethod
-    def _kind(spec: Spec) -> str:
-        told = spec.model_dump(
-            mode="json", exclude={"seed", "partition_seed", "rounds", "eval_every"}
-        )
-        return json.dumps([_without_floats(told), spec.participation])
+                    self.known[kind(spec)] = seconds
 
     def told(self, specs: Sequence[Spec]) -> str:
         """Return in words what runs cost, without measuring any."""
-        timed = [spec for spec in specs if self._kind(spec) in self.known]
+        timed = [spec for spec in specs if kind(spec) in self.known]
         words = f", about {duration(self.seconds(timed))}" if timed else ""
         if len(timed) < len(specs):
             words += f"; {len(specs) - len(timed)} of a kind never timed here"
@@ -441,10 +504,10 @@ class _Speeds:
         """Return the seconds of whole runs; one of an unknown kind is measured."""
         total = 0.0
         for spec in specs:
-            kind = self._kind(spec)
-            if kind not in self.known:
-                self.known[kind] = runs.measure(spec)
-            total += spec.rounds * self.known[kind]
+            of = kind(spec)
+            if of not in self.known:
+                self.known[of] = runs.measure(spec)
+            total += spec.rounds * self.known[of]
         return total
 
 

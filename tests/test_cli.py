@@ -4,7 +4,7 @@ import papermill
 import pytest
 from click.testing import CliRunner, Result
 
-from fedlib import paths, registry
+from fedlib import data, paths, registry
 from fedlib.cli import main
 from tests.test_rebuild import (  # noqa: F401
     PARAMETERS,
@@ -118,13 +118,20 @@ def test_estimate(project):  # noqa: F811
     assert last(result) == "0 runs missing, about 0 s"
 
 
-def test_lists(project):  # noqa: F811
+def test_lists(project, monkeypatch):  # noqa: F811
     write_notebook("toy/a")
     assert fedlib("list", "artefacts").output == "toy/a  (quick)\n"
     assert fedlib("list", "notebooks").output == "papers/toy/a.ipynb\n"
     shown = fedlib("list", "methods").output.splitlines()
     assert [line.split()[0] for line in shown] == list(registry.METHODS)
-    assert "digits" in fedlib("list", "datasets").output
+    monkeypatch.delenv("FEDLIB_DATA", raising=False)
+    shown = fedlib("list", "datasets").output.splitlines()
+    assert [line.split()[0] for line in shown] == list(data.DATASETS)
+    assert shown[0] == "digits  (digits; built in)"
+    assert "mnist  (MNIST; fedlib data fetch mnist)" in shown
+    assert "imagenet  (ImageNet; fedlib data guide imagenet)" in shown
+    (paths.data_dirs()[0] / "imagenet").mkdir(parents=True)
+    assert "imagenet  (ImageNet; here)" in fedlib("list", "datasets").output
 
 
 def test_data(monkeypatch):

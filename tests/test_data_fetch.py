@@ -32,6 +32,29 @@ PAGE = b"<!DOCTYPE html>\n<html>quota exceeded</html>"
 BODY = bytes(range(256)) * 40
 
 
+def test_addresses_and_hashes_are_torchvisions():
+    for name, origin in (("mnist", tv.MNIST), ("fashion", tv.FashionMNIST)):
+        found = data.DATASETS[name].downloads
+        files = [(Path(remote.path).name, remote.hash) for remote in found]
+        assert files == [(file, f"md5:{md5}") for file, md5 in origin.resources]
+        for remote, (file, _) in zip(found, origin.resources, strict=True):
+            assert remote.urls == tuple(mirror + file for mirror in origin.mirrors)
+    for name, origin in (("cifar10", tv.CIFAR10), ("cifar100", tv.CIFAR100)):
+        entry = data.DATASETS[name]
+        wanted = (origin.filename, (origin.url,), f"md5:{origin.tgz_md5}", None, True)
+        assert entry.downloads == (wanted,)
+        assert entry.place.startswith(f"{origin.base_folder}/")
+    for name in ("emnist", "emnist_byclass"):
+        (remote,) = data.DATASETS[name].downloads
+        assert (remote.urls, remote.hash) == ((tv.EMNIST.url,), f"md5:{tv.EMNIST.md5}")
+    for name, origin in (("svhn", tv.SVHN), ("usps", tv.USPS)):
+        found = data.DATASETS[name].downloads
+        assert [(*r.urls, Path(r.path).name, r.hash) for r in found] == [
+            (url, file, f"md5:{md5}")
+            for url, file, md5 in (origin.split_list[s] for s in ("train", "test"))
+        ]
+
+
 class Server(http.server.BaseHTTPRequestHandler):
     """Serve ``/<mirror>/<file>``, each mirror with its fault."""
 

@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
+from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from fedlib.data import DataError, images
 from fedlib.data.images import Item
@@ -380,3 +381,7 @@ def test_blocks_are_small_and_keep_their_order(tmp_path, form, monkeypatch):
     assert [b.y for b in rest] == [[2, 1], [0]]
     assert torch.equal(rest[0].x[1], decoded(members["1.png"]))
     assert [told[:5] for told in notes.unreadable] == ["5.png", "4.png", "3.png"]
+
+
+def test_what_ends_like_an_image_is_what_torchvision_takes_for_one():
+    assert images.IMG_EXTENSIONS == IMG_EXTENSIONS

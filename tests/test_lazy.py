@@ -1,5 +1,6 @@
 """What costs seconds is imported when it is needed, not before."""
 
+import resource
 import subprocess
 import sys
 
@@ -35,6 +36,8 @@ def imported_by(code: str) -> set[str]:
         ["list", "artefacts"],
         ["list", "notebooks"],
         ["list", "methods"],
+        ["list", "datasets"],
+        ["data", "guide", "cifar10"],
     ],
     ids=" ".join,
 )
@@ -49,6 +52,32 @@ def test_fedlib_alone_imports_nothing_heavy():
     found = imported_by("import fedlib")
     assert "fedlib" in found
     assert not found & HEAVY
+
+
+def test_settings_of_papers_import_torch_and_no_library_of_a_reader_or_a_table():
+    """``torch._dynamo``, torch's compiler, comes with torchvision's operators."""
+    code = "from fedlib import Spec, papers; papers.fedmps('flowers', 'fedmps')"
+    last = "import sys; print(' '.join(sys.modules))"
+    found = set(fresh(f"{code}\n{last}").split())
+    assert "torch" in found
+    heavy = {"torchvision", "pandas", "scipy", "sklearn", "matplotlib", "pyarrow"}
+    assert not found & (heavy | {"torch._dynamo", "papermill", "IPython"})
+
+
+def test_a_run_imports_what_its_data_need_and_no_other_reader():
+    code = "from fedlib import data; data.load('noise')"
+    found = imported_by(code)
+    assert "torch" in found
+    assert not found & {"torchvision", "sklearn", "scipy", "pandas", "pyarrow"}
+
+
+@pytest.mark.parametrize("what", ["artefacts", "notebooks", "methods", "datasets"])
+def test_a_list_takes_less_than_two_seconds_of_the_processor(what):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    fresh(f"from fedlib.cli import main; main(['list', '{what}'])")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert spent < 2  # a quarter of a second where nothing heavy is imported
 
 
 def test_python_m_fedlib_is_the_command():

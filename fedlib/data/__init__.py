@@ -6,13 +6,17 @@ memory-mapped afterwards. ``catalogue`` lists all entries; ``sets`` holds them, 
 their readers.
 """
 
-from fedlib.data.access import check, load, locate, status
+from typing import TYPE_CHECKING, Any
+
+from fedlib.data.access import check, load, locate, obtained, status
 from fedlib.data.catalogue import DATASETS
 from fedlib.data.fetch import fetch
 from fedlib.data.guide import guide
 from fedlib.data.labels import map_labels
-from fedlib.data.transform import Transform
 from fedlib.data.types import DataError, Dataset, Groups
+
+if TYPE_CHECKING:
+    from fedlib.data.transform import Transform
 
 __all__ = [
     "DATASETS",
@@ -26,5 +30,16 @@ __all__ = [
     "load",
     "locate",
     "map_labels",
+    "obtained",
     "status",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import ``Transform`` when it is asked for: a list needs no pydantic."""
+    if name != "Transform":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from fedlib.data.transform import Transform
+
+    globals()[name] = Transform
+    return Transform

@@ -3,22 +3,17 @@
 import json
 from collections import Counter
 from pathlib import Path
-
-import pandas as pd
-from safetensors import SafetensorError, safe_open
+from typing import TYPE_CHECKING, Literal
 
 from fedlib.data.catalogue import DATASETS, entry_of
 from fedlib.data.sources import always, plain_or_gz
-from fedlib.data.store import (
-    Policy,
-    content,
-    decoded_folder,
-    fingerprint,
-    forget,
-    stored,
-)
 from fedlib.data.types import SPLITS, DataError, Dataset, Entry
 from fedlib.paths import data_dirs
+
+if TYPE_CHECKING:  # a list of what is here needs neither torch nor pandas
+    import pandas as pd
+
+    from fedlib.data.store import Policy
 
 
 def locate(name: str) -> list[Path]:
@@ -73,7 +68,7 @@ def absent(name: str, why: str = "") -> str:
     )
 
 
-def load(name: str, *, unreadable: Policy = "refuse") -> Dataset:
+def load(name: str, *, unreadable: "Policy" = "refuse") -> Dataset:
     """Return a data set, decoding it into the cache when it is new.
 
     Parameters
@@ -92,6 +87,8 @@ def load(name: str, *, unreadable: Policy = "refuse") -> Dataset:
     ValueError
         Unknown name.
     """
+    from fedlib.data.store import stored
+
     sources = locate(name)
     if not sources:
         raise DataError(absent(name))
@@ -100,6 +97,10 @@ def load(name: str, *, unreadable: Policy = "refuse") -> Dataset:
 
 def _decoded(name: str, sources: list[Path]) -> tuple[bool, int]:
     """Return whether a data set is decoded, and how many images were left out."""
+    from safetensors import SafetensorError, safe_open
+
+    from fedlib.data.store import decoded_folder
+
     file = decoded_folder(name, sources) / "labels.safetensors"
     try:
         with safe_open(file, "pt") as opened:
@@ -108,28 +109,38 @@ def _decoded(name: str, sources: list[Path]) -> tuple[bool, int]:
         return False, 0
 
 
-def status() -> pd.DataFrame:
+def obtained(name: str) -> Literal["built in", "fetch", "guide"]:
+    """Return how a data set comes here: it needs no file, or by which command."""
+    entry = entry_of(name)
+    if entry.find is always:
+        return "built in"
+    return "fetch" if entry.downloads else "guide"
+
+
+def status() -> "pd.DataFrame":
     """Return which data sets are here and from where, else how to get them.
 
     Columns are name, title, present, source (where it is, or what to put where), bytes,
     decoded, skipped (unreadable images that were left out) and get: "built in",
     "fetch" or "guide".
     """
+    import pandas as pd
+
     rows = []
     for name, entry in DATASETS.items():
-        built_in = entry.find is always
+        get = obtained(name)
+        built_in = get == "built in"
         sources = locate(name)
         files = [p for source in sources for p in (source, *source.rglob("*"))]
         size = 0 if built_in else sum(p.stat().st_size for p in files if p.is_file())
         where = str(sources[0]) if sources and not built_in else entry.place
         ready = _decoded(name, sources) if sources else (False, 0)
-        get = "built in" if built_in else "fetch" if entry.downloads else "guide"
         rows.append((name, entry.title, bool(sources), where, size, *ready, get))
     columns = ["name", "title", "present", "source", "bytes"]
     return pd.DataFrame(rows, columns=[*columns, "decoded", "skipped", "get"])
 
 
-def check(name: str, *, unreadable: Policy = "refuse") -> pd.DataFrame:
+def check(name: str, *, unreadable: "Policy" = "refuse") -> "pd.DataFrame":
     """Return images per class and split, compared with the official counts.
 
     A decoded file whose content is not what was written is decoded again first.
@@ -140,6 +151,10 @@ def check(name: str, *, unreadable: Policy = "refuse") -> pd.DataFrame:
         A count differs by more than the images that were left out as unreadable; all
         differences are listed, and these images.
     """
+    import pandas as pd
+
+    from fedlib.data.store import content, decoded_folder, fingerprint, forget
+
     data, entry = load(name, unreadable=unreadable), entry_of(name)
     if fingerprint(content(data)) != data.fingerprint:
         forget(decoded_folder(name, locate(name)))

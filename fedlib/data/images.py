@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from PIL import Image, UnidentifiedImageError
-from torchvision.datasets.folder import IMG_EXTENSIONS
-from torchvision.transforms import v2
 
 from fedlib.data.sources import reading
 from fedlib.data.types import SPLITS, Block, DataError, Notes, Raw
 
+# what torchvision's ``ImageFolder`` takes for an image
+IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff")
+IMG_EXTENSIONS += (".webp",)
 FORMATS = ("JPEG", "PNG", "BMP", "TIFF", "WEBP", "PPM")  # as Pillow names them
 BLOCK = 256  # images decoded before they are written: all that memory holds
 MOST_PIXELS = 2**28 // 3  # of one image: a quarter of a GiB as RGB
@@ -185,6 +185,8 @@ def centre(shorter: int, side: int) -> Prepare:
 
     torchvision's ``Resize(shorter)`` (bilinear, smoothed) and ``CenterCrop(side)``.
     """
+    from torchvision.transforms import v2
+
     steps = v2.Compose([v2.Resize(shorter), v2.CenterCrop(side)])
 
     def prepare(image: Image.Image) -> Image.Image:
@@ -280,6 +282,8 @@ def blocks(
     prepare : callable, optional
         ``square``, ``centre`` or the like.
     """
+    import torch
+
     with opened(paths) as files:
         for start in range(0, len(items), BLOCK):
             arrays, kept = [], []

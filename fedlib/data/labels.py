@@ -1,13 +1,14 @@
 """Labels as sources have them, mapped to 0..C-1."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from fedlib.data.types import DataError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def named(labels: Iterable[int], names: Sequence[Any], first: int = 0) -> list:
@@ -31,7 +32,7 @@ def named(labels: Iterable[int], names: Sequence[Any], first: int = 0) -> list:
 
 def map_labels(
     raw: Iterable, order: Sequence[str] = ()
-) -> tuple[Tensor, tuple[str, ...]]:
+) -> tuple["Tensor", tuple[str, ...]]:
     """Return labels mapped to 0..C-1, and the original ones.
 
     Parameters
@@ -45,7 +46,9 @@ def map_labels(
     DataError
         A label that is negative or not in ``order``, naming value and position.
     """
-    values = [v.item() if isinstance(v, np.generic | Tensor) else v for v in raw]
+    import torch
+
+    values = [v.item() if isinstance(v, np.generic | torch.Tensor) else v for v in raw]
     for position, value in enumerate(values):
         if isinstance(value, int | float) and value < 0:
             raise DataError(

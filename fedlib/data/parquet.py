@@ -10,15 +10,16 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.parquet as pq
-import torch
 
 from fedlib.data.images import BLOCK, Files, Item, decode
 from fedlib.data.sources import reading
 from fedlib.data.types import SPLITS, Block, DataError, Notes, Raw
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 NAME = re.compile(r"(train|test)(?:-(\d+)-of-(\d+))?\.parquet")
 IMAGES = ("image", "img")
@@ -87,7 +88,7 @@ def _complete(paths: list[Path], split: str) -> list[Path]:
     return list(found.values())
 
 
-def _column(file: pq.ParquetFile, path: Path, names: tuple[str, ...]) -> str:
+def _column(file: "pq.ParquetFile", path: Path, names: tuple[str, ...]) -> str:
     present = file.schema_arrow.names
     for name in names:
         if name in present:
@@ -97,7 +98,7 @@ def _column(file: pq.ParquetFile, path: Path, names: tuple[str, ...]) -> str:
     )
 
 
-def _names(file: pq.ParquetFile, label: str) -> list[str]:
+def _names(file: "pq.ParquetFile", label: str) -> list[str]:
     """Return the names of labels that Hugging Face keeps beside the columns."""
     metadata: dict[bytes, bytes] = file.schema_arrow.metadata or {}
     about = json.loads(metadata.get(b"huggingface", b"{}"))
@@ -116,7 +117,7 @@ def _checked(value: Any, names: list[str], place: str) -> Any:
 
 
 def _rows(
-    file: pq.ParquetFile, path: Path, columns: list[str]
+    file: "pq.ParquetFile", path: Path, columns: list[str]
 ) -> Iterator[list[tuple[bytes, Any]]]:
     """Yield the bytes of an image and its label, for some rows at a time."""
     batches = file.iter_batches(BLOCK, columns=columns)
@@ -137,6 +138,9 @@ def _blocks(
     label: str,
     named: bool,
 ) -> Iterator[Block]:
+    import pyarrow.parquet as pq
+    import torch
+
     for path in paths:
         with reading(path):
             file = pq.ParquetFile(path)

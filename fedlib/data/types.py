@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from torch import Tensor
+from fedlib.crop import Augment
 
-from fedlib.augment import Augment
+if TYPE_CHECKING:  # the catalogue is listed without torch
+    from torch import Tensor
 
 SPLITS = ("train", "test")
 
@@ -24,8 +25,8 @@ class DataError(FileNotFoundError):
 class Groups(NamedTuple):
     """Where each sample comes from: its domain, its writer, its celebrity."""
 
-    train: Tensor  # int64 [n], 0..G-1
-    test: Tensor
+    train: "Tensor"  # int64 [n], 0..G-1
+    test: "Tensor"
     names: tuple[str, ...]  # the original name of each group, in the entry's order
 
 
@@ -33,10 +34,10 @@ class Dataset(NamedTuple):
     """Both splits of a data set, as stored: no transform applied."""
 
     name: str
-    train_x: Tensor  # uint8 [n, c, h, w]
-    train_y: Tensor  # int64 [n], 0..C-1
-    test_x: Tensor
-    test_y: Tensor
+    train_x: "Tensor"  # uint8 [n, c, h, w]
+    train_y: "Tensor"  # int64 [n], 0..C-1
+    test_x: "Tensor"
+    test_y: "Tensor"
     classes: tuple[str, ...]  # the original label of each class
     mean: tuple[float, ...]  # of the papers' normalisation, per channel, in [0, 1]
     std: tuple[float, ...]
@@ -51,7 +52,7 @@ class Dataset(NamedTuple):
 class Block(NamedTuple):
     """Some samples of a split, in their order."""
 
-    x: Tensor  # uint8 [n, c, h, w]; all blocks of a data set have the same c, h, w
+    x: "Tensor"  # uint8 [n, c, h, w]; all blocks of a data set have the same c, h, w
     y: list  # n labels as the source has them
     group: list[str] | None = None  # n names of domains or users
 

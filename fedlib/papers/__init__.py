@@ -8,7 +8,7 @@ and, where there are any, runs that are not its grid (``special.py``).
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 # A paper joins with one line here, in the order in which tables have them. The import
 # first binds the sub-package to its name, as imports of modules do, then the function
@@ -23,8 +23,10 @@ from fedlib.papers.fedpg import fedpg as fedpg
 # isort: on
 from fedlib.notes import Note
 from fedlib.papers.protocol import Paper, Protocol, spec_of
-from fedlib.results import Result
 from fedlib.spec import Spec
+
+if TYPE_CHECKING:
+    from fedlib.results import Result
 
 # name -> what returns a setting: the functions that stand in the package of their name
 BUILDERS: dict[str, Callable[..., Spec]] = {
@@ -80,7 +82,7 @@ def special(artefact: str) -> Callable[[Mapping[str, Any]], list[Spec]] | None:
     return import_module(module).SPECIAL.get(artefact) if find_spec(module) else None
 
 
-def notes(results: Sequence[Result], paper: str = "fedmps") -> list[Note]:
+def notes(results: "Sequence[Result]", paper: str = "fedmps") -> list[Note]:
     """Return what a reader of these numbers of a paper must know."""
     found = []
     for spec in {r.spec.dataset: r.spec for r in results}.values():

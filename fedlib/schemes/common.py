@@ -2,13 +2,15 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pandas as pd
 import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 RETRIES = 1000  # redraws before a setting is refused
 
@@ -27,8 +29,10 @@ class Partition(NamedTuple):
     owns: Tensor  # [K, C] bool: classes a client trains on
     deviations: tuple[str, ...]  # where the data were too few for the settings
 
-    def table(self, labels: Tensor) -> pd.DataFrame:
+    def table(self, labels: Tensor) -> "pd.DataFrame":
         """Return training samples per client (row) and class (column)."""
+        import pandas as pd
+
         classes = self.owns.shape[1]
         rows = [torch.bincount(labels[i], minlength=classes) for i in self.train]
         frame = pd.DataFrame(torch.stack(rows).numpy())

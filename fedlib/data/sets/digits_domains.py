@@ -2,17 +2,20 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from PIL import Image
 
-from fedlib.augment import Augment
+from fedlib.crop import Augment
 from fedlib.data.images import BLOCK
 from fedlib.data.sets import mat, mnist_family, usps
 from fedlib.data.sets.mat import IMAGENET, SHAPE
 from fedlib.data.types import SPLITS, Block, DataError, Entry, Notes, Raw
 from fedlib.paths import data_dirs
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 DIGITS = {str(digit) for digit in range(10)}
 BILINEAR = Image.Resampling.BILINEAR
@@ -37,12 +40,14 @@ def _find(root: Path) -> list[Path]:
     return [path for part in parts for path in part] if all(parts) else []
 
 
-def as_colour(x: torch.Tensor) -> torch.Tensor:
+def as_colour(x: "Tensor") -> "Tensor":
     """Return images [n, c, h, w] as [n, 3, 32, 32].
 
     Resized as Pillow does it (bilinear), like the released loaders, which resize what
     torchvision's sets return; grey is repeated.
     """
+    import torch
+
     _, height, width = SHAPE
     if x.shape[2:] != (height, width):
         resized = [

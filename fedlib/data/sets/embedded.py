@@ -4,16 +4,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from sklearn.datasets import load_digits
 
 from fedlib.data.sources import always
 from fedlib.data.types import Block, Entry, Notes, Raw
-from fedlib.rng import generator
 
 
 def _read_digits(paths: list[Path], notes: Notes) -> Raw:
     """Return scikit-learn's digits; of each class the first 75 % are for training."""
+    import torch
+    from sklearn.datasets import load_digits
+
     found: Any = load_digits()
     grey = (found.images * 255 / 16).round().astype(np.uint8)
     x = torch.from_numpy(grey).unsqueeze(1)
@@ -26,6 +26,10 @@ def _read_digits(paths: list[Path], notes: Notes) -> Raw:
 
 def _read_noise(paths: list[Path], notes: Notes) -> Raw:
     """Return noise of CIFAR-10's shape: 200 training and 40 test images per class."""
+    import torch
+
+    from fedlib.rng import generator
+
     draw = generator(0, "noise dataset")
     x = torch.randint(0, 256, (2400, 3, 32, 32), generator=draw).to(torch.uint8)
     y = (torch.arange(2400) % 10).tolist()

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from torchvision import datasets as tv
-
 from fedlib.data.labels import named
 from fedlib.data.sets.mnist_family import GREY, SHAPE, Idx, idx_files, idx_tensor
 from fedlib.data.sources import all_of, either, first_of, member, members
@@ -67,7 +65,12 @@ def _entry(title: str, split: str, names: str, first: int = 0) -> Entry:
         page="https://www.nist.gov/itl/products-and-services/emnist-dataset",
         classes=len(names),
         downloads=(
-            Remote(ARCHIVE, (tv.EMNIST.url,), f"md5:{tv.EMNIST.md5}", 561_753_746),
+            Remote(
+                ARCHIVE,
+                ("https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",),
+                "md5:58c8d27c78d21e728a6bc7b3cc06412e",
+                561_753_746,
+            ),
         ),
         files=_files(split),
     )

@@ -4,13 +4,15 @@ import io
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path, PurePosixPath
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from fedlib.data import splits
 from fedlib.data.images import Item, blocks, images_of, opened, square
 from fedlib.data.sources import first_of, reading
 from fedlib.data.types import DataError, Entry, Notes, Raw
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SHAPE = (3, 64, 64)
 TABLE = "HAM10000_metadata"  # with .csv, as Kaggle names it, or without
@@ -24,8 +26,12 @@ def _sources(path: Path) -> list[Path]:
     return [path, *sorted(path.glob("*.zip"))] if path.is_dir() else [path]
 
 
-def _table(path: Path, names: list[str], read: Callable[[str], bytes]) -> pd.DataFrame:
+def _table(
+    path: Path, names: list[str], read: Callable[[str], bytes]
+) -> "pd.DataFrame":
     """Return the table, by image."""
+    import pandas as pd
+
     found = [n for n in names if PurePosixPath(n).name in (TABLE, f"{TABLE}.csv")]
     if not found:
         raise DataError(f"{path.name}: no {TABLE}.csv")
@@ -53,7 +59,7 @@ def _same(path: Path, images: set[str], rows: set[str]) -> None:
 
 
 def _read_ham(
-    paths: list[Path], notes: Notes, split: Callable[[pd.DataFrame], splits.Split]
+    paths: list[Path], notes: Notes, split: "Callable[[pd.DataFrame], splits.Split]"
 ) -> Raw:
     """Read all images in the order of their names, each with its row's diagnosis."""
     (path,) = paths
@@ -76,15 +82,15 @@ def _read_ham(
     return Raw(train, test)
 
 
-def _balanced(table: pd.DataFrame) -> splits.Split:
+def _balanced(table: "pd.DataFrame") -> splits.Split:
     return splits.balanced(table["dx"].tolist())
 
 
-def _lesions(table: pd.DataFrame) -> splits.Split:
+def _lesions(table: "pd.DataFrame") -> splits.Split:
     return splits.whole_groups(table["dx"].tolist(), table["lesion_id"].tolist())
 
 
-def _stratified(table: pd.DataFrame) -> splits.Split:
+def _stratified(table: "pd.DataFrame") -> splits.Split:
     return splits.stratified(table["dx"].tolist())
 
 

@@ -5,9 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
-import torch
 from PIL import Image
-from sklearn.model_selection import train_test_split
 
 from fedlib.data import leaf
 from fedlib.data.images import Item, blocks, listing
@@ -26,6 +24,8 @@ SHARES, SEED = (0.85, 0.05), 1234  # FederatedScope's seed for LEAF's data
 
 def _written(user: leaf.User) -> Block:
     """Return a writer's images: dark ink on white, upright, as LEAF has them."""
+    import torch
+
     where = f"{user.file}: user {user.name}"
     wanted = f"expected {len(user.y)} lists of 784 numbers in [0, 1]"
     try:
@@ -68,6 +68,8 @@ def three_parts(count: int) -> tuple[list[int], list[int], list[int]]:
 
 
 def _halves(rows: list[int], share: float) -> tuple[list[int], list[int]]:
+    from sklearn.model_selection import train_test_split
+
     first, second = train_test_split(rows, train_size=share, random_state=SEED)
     return list(first), list(second)
 

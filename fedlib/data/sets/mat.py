@@ -6,12 +6,8 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 import numpy as np
-import scipy.io
-import torch
-from scipy.io.matlab import MatReadError
-from torchvision import datasets as tv
 
-from fedlib.augment import Augment
+from fedlib.crop import Augment
 from fedlib.data.images import BLOCK, listing, read_tree
 from fedlib.data.labels import named
 from fedlib.data.sources import either, first_of, member, members, reading, together
@@ -20,7 +16,8 @@ from fedlib.data.types import SPLITS, Block, DataError, Entry, Notes, Raw, Remot
 SHAPE = (3, 32, 32)
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 DIGITS = range(10)
-SVHN_FILES = tuple(tv.SVHN.split_list[split][1] for split in SPLITS)
+SVHN_FILES = tuple(f"{split}_32x32.mat" for split in SPLITS)
+SVHN_HASHES = ("e26dedcc434d2e4c54c9b2d4a06d8373", "eb5a983be6a315427106f1b164d9cef3")
 SVHN_SIZES = (182_040_794, 64_275_384)
 SYN_FILES = ("synth_train_32x32.mat", "synth_test_32x32.mat")
 SYN_FOLDERS = ("syn", "SYN", "SynthDigits")
@@ -28,6 +25,8 @@ SYN_FOLDERS = ("syn", "SYN", "SynthDigits")
 
 def _pieces(x: np.ndarray, y: np.ndarray) -> Iterator[Block]:
     """Cut images [n, c, h, w] into blocks: only a block is copied into that order."""
+    import torch
+
     labels = named(y.tolist(), DIGITS)
     for start in range(0, len(x), BLOCK):
         part = np.ascontiguousarray(x[start : start + BLOCK])
@@ -35,6 +34,8 @@ def _pieces(x: np.ndarray, y: np.ndarray) -> Iterator[Block]:
 
 
 def _svhn_split(path: Path, split: str) -> Iterator[Block]:
+    from torchvision import datasets as tv
+
     with reading(path):
         found = tv.SVHN(str(path.parent), split=split)
     yield from _pieces(found.data, found.labels)
@@ -47,6 +48,9 @@ def _read_svhn(paths: list[Path], notes: Notes) -> Raw:
 
 def _syn_split(path: Path, opener: Callable[[], IO[bytes]]) -> Iterator[Block]:
     """Read images ``X`` [32, 32, 3, n] and labels ``y``; 10 is the digit 0, if any."""
+    import scipy.io
+    from scipy.io.matlab import MatReadError
+
     with reading(path, LookupError, MatReadError, TypeError), opener() as file:
         found = scipy.io.loadmat(file, variable_names=("X", "y"))
         x, y = found["X"], found["y"].ravel()
@@ -108,12 +112,13 @@ ENTRIES = {
             [1744, 5099, 4149, 2882, 2523, 2384, 1977, 2019, 1660, 1595],
         ),
         downloads=tuple(
-            Remote(f"svhn/{name}", (url,), f"md5:{md5}", size)
-            for (url, name, md5), size in zip(
-                (tv.SVHN.split_list[split] for split in SPLITS),
-                SVHN_SIZES,
-                strict=True,
+            Remote(
+                f"svhn/{name}",
+                (f"http://ufldl.stanford.edu/housenumbers/{name}",),
+                f"md5:{md5}",
+                size,
             )
+            for name, md5, size in zip(SVHN_FILES, SVHN_HASHES, SVHN_SIZES, strict=True)
         ),
         files=tuple(f"svhn/{name}" for name in SVHN_FILES),
     ),

@@ -5,14 +5,14 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, NamedTuple
-
-from torch import Tensor
-from torchvision import datasets as tv
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from fedlib.data.parquet import parquet_in, read_parquet
 from fedlib.data.sources import all_of, either, reading
 from fedlib.data.types import Block, Entry, Notes, Raw, Remote
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SHAPE = (1, 28, 28)
 GREY = ((0.1307,), (0.3081,))
@@ -33,10 +33,12 @@ class Idx(NamedTuple):
     open: Callable[[], IO[bytes]]
 
 
-def idx_tensor(idx: Idx) -> Tensor:
+def idx_tensor(idx: Idx) -> "Tensor":
     """Return the content of an IDX file, with torchvision's readers."""
+    from torchvision.datasets import mnist
+
     images = "images" in idx.path.name
-    reader = tv.mnist.read_image_file if images else tv.mnist.read_label_file
+    reader = mnist.read_image_file if images else mnist.read_label_file
     with tempfile.TemporaryDirectory() as scratch, reading(idx.path, TypeError):
         plain = Path(scratch) / "idx"
         with idx.open() as file, open(plain, "wb") as out:
@@ -59,15 +61,18 @@ def read_idx(paths: list[Path], notes: Notes) -> Raw:
     return Raw(_split(train_x, train_y), _split(test_x, test_y))
 
 
-def _remotes(origin: Any, folder: str) -> tuple[Remote, ...]:
-    """Return torchvision's mirrors and hashes."""
+def _remotes(
+    folder: str, mirrors: tuple[str, ...], hashes: tuple[str, ...]
+) -> tuple[Remote, ...]:
+    """Return the four files, gzipped; mirrors and hashes are torchvision's."""
+    names = [f"{file.rsplit('/', 1)[1]}.gz" for file in idx_files(folder)]
     return tuple(
         Remote(
             f"{folder}/raw/{name}",
-            tuple(f"{mirror}{name}" for mirror in origin.mirrors),
+            tuple(f"{mirror}{name}" for mirror in mirrors),
             f"md5:{md5}",
         )
-        for name, md5 in origin.resources
+        for name, md5 in zip(names, hashes, strict=True)
     )
 
 
@@ -88,7 +93,19 @@ ENTRIES = {
             [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949],
             [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009],
         ),
-        downloads=_remotes(tv.MNIST, "MNIST"),
+        downloads=_remotes(
+            "MNIST",
+            (
+                "https://ossci-datasets.s3.amazonaws.com/mnist/",
+                "http://yann.lecun.com/exdb/mnist/",
+            ),
+            (
+                "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+                "d53e105ee54ea40749a09fcbcd1e9432",
+                "9fb629c4189551a2d022fa330f9573f3",
+                "ec29112dd5afa0611ce80d1b7f02629c",
+            ),
+        ),
         files=idx_files("MNIST"),
     ),
     "fashion": Entry(
@@ -106,7 +123,16 @@ ENTRIES = {
         page="https://github.com/zalandoresearch/fashion-mnist",
         classes=10,
         per_class=([6000] * 10, [1000] * 10),
-        downloads=_remotes(tv.FashionMNIST, "FashionMNIST"),
+        downloads=_remotes(
+            "FashionMNIST",
+            ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
+            (
+                "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+                "25c81989df183df01b3e8a0aad5dffbe",
+                "bef4ecab320f06d8554ea6380940ec79",
+                "bb300cfdad3c16e7a12a480ee83cd310",
+            ),
+        ),
         files=idx_files("FashionMNIST"),
     ),
 }
