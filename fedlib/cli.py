@@ -26,6 +26,8 @@ PACKAGES = ("torch", "torchvision", "numpy", "scipy", "scikit-learn", "pandas")
 PACKAGES += ("matplotlib", "seaborn", "papermill", "ipykernel", "jupyterlab", "nbval")
 PACKAGES += ("pydantic", "safetensors", "joblib", "click", "requests")
 
+PRESETS = "|".join(paths.PRESETS)
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -67,7 +69,7 @@ def _selection(command: Command) -> Command:
             "--preset",
             default="quick",
             show_default=True,
-            metavar="|".join(paths.PRESETS),
+            metavar=PRESETS,
             help="Which folder of params/ to take.",
         ),
         click.argument("names", nargs=-1),
@@ -124,6 +126,20 @@ def rebuild_command(
         click.echo(f"would build {count['planned']}")
     click.echo(", ".join(f"{s} {count[s]}" for s in ("built", "current", "failed")))
     sys.exit(1 if count["failed"] else 0)
+
+
+@main.command("show")
+@click.argument("names", nargs=-1, required=True)
+@click.option("--preset", default="quick", show_default=True, metavar=PRESETS)
+def show_command(names: tuple[str, ...], preset: str) -> None:
+    """Print the tables of artefacts that were built, and the files they have written.
+
+    NAMES are as for rebuild. A figure prints the tables beside it.
+    """
+    from fedlib import artefacts
+
+    texts = [artefacts.shown(name, preset) for name in artefacts.select(names)]
+    click.echo("\n\n".join(texts))
 
 
 @main.command("estimate")
