@@ -89,7 +89,8 @@ def main() -> None:
 @click.option(
     "--jobs",
     type=click.IntRange(min=1),
-    help="Processes for runs, and for notebooks; default FEDLIB_JOBS or 1.",
+    help="Processes of one thread for runs, and for notebooks; default FEDLIB_JOBS, "
+    "else all cores, as long as there are 2 GiB for each (on a GPU 1).",
 )
 @click.option("--dry-run", is_flag=True, help="Only say what is stale, and the cost.")
 @click.option("--force", is_flag=True, help="Build also what is current.")
@@ -307,7 +308,7 @@ def doctor() -> None:
     import torch
 
     from fedlib import device
-    from fedlib.runs import jobs_default
+    from fedlib.runs import jobs_of_machine
 
     problems = []
     click.echo(f"python       {platform.python_version()} ({sys.executable})")
@@ -322,9 +323,9 @@ def doctor() -> None:
     click.echo(f"gpu          {', '.join(gpus) or 'none'}")
     try:
         click.echo(f"device       {device.describe(device.chosen())}")
+        click.echo(f"jobs         {jobs_of_machine()}")
     except ValueError as error:
         problems.append(str(error))
-    click.echo(f"jobs         {jobs_default()}")
     for folder in paths.data_dirs():
         click.echo(f"data         {folder}{'' if folder.is_dir() else ' (absent)'}")
     problem = _cache_problem()

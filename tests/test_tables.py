@@ -226,7 +226,11 @@ def test_a_csv_holds_names_and_print_has_titles():
 
 
 def test_a_written_table_reads_as_aligned_text():
-    names = {"kind": ["a|b*", "ends in \\", ""], "x": [1.0, 22.25, None], "n": [3, 4, 5]}
+    names = {
+        "kind": ["a|b*", "ends in \\", ""],
+        "x": [1.0, 22.25, None],
+        "n": [3, 4, 5],
+    }
     shown = render(pd.DataFrame(names), ["x"], digits=1)
     assert plain(shown.markdown) == (
         "kind              x  n\n"
