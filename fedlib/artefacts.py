@@ -18,6 +18,7 @@ from fedlib.files import sha256, write_text
 from fedlib.paths import PRESETS
 from fedlib.sources import is_module, module_path, source_hashes
 from fedlib.spec import SettingError, Spec, suggestion
+from fedlib.tables import plain
 
 SUFFIXES = {".png", ".pdf", ".csv", ".md", ".tex", ".json"}
 STAMPED = {"notebook", "parameters", "runs", "sources", "data", "inputs", "outputs"}
@@ -64,6 +65,12 @@ def select(wanted: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(chosen)) if wanted else everything
 
 
+def _known_preset(preset: str) -> None:
+    if preset not in PRESETS:
+        hint = suggestion(preset, list(PRESETS))
+        raise SettingError(f"preset: got {preset!r}; {hint}")
+
+
 def prepare(
     name: str, preset: str, overrides: Mapping[str, Any] | None = None
 ) -> Artefact:
@@ -74,9 +81,7 @@ def prepare(
     SettingError
         Anything that is wrong with a parameter or with the settings of a run.
     """
-    if preset not in PRESETS:
-        hint = suggestion(preset, list(PRESETS))
-        raise SettingError(f"preset: got {preset!r}; {hint}")
+    _known_preset(preset)
     notebook = paths.NOTEBOOKS / "papers" / f"{name}.ipynb"
     known = parameters.declared(notebook)
     if "preset" not in known:
@@ -259,6 +264,38 @@ def outputs(name: str, preset: str) -> list[Path]:
         if path.suffix in SUFFIXES and max(claims, key=len, default=None) == short:
             found.append(path)
     return found
+
+
+def shown(name: str, preset: str) -> str:
+    """Return an artefact as text: its table, and the files that it has written.
+
+    One that has no table of its own name, such as a figure, shows those of its parts.
+
+    Raises
+    ------
+    SettingError
+        An unknown preset, or an artefact that was not built.
+    """
+    _known_preset(preset)
+    files = outputs(name, preset)
+    if not files:
+        build = f"fedlib rebuild {name} --preset {preset}"
+        raise SettingError(f"{name}: got no file at {preset}; expected `{build}` first")
+    own = name.split("/")[1]
+    written = [path for path in files if path.suffix == ".md"]
+    written = [path for path in written if path.stem == own] or written
+    texts = [f"{path.stem}\n\n{plain(path.read_text('utf-8'))}" for path in written]
+    ends: dict[Path, list[str]] = {}
+    for path in files:
+        ends.setdefault(path.with_suffix(""), []).append(path.suffix[1:])
+    kept = [f"{_near(base)}.{{{','.join(found)}}}" for base, found in ends.items()]
+    return "\n".join([*texts, *kept])
+
+
+def _near(path: Path) -> Path:
+    """Return a path as seen from the working directory, where it is below it."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _stamp_file(artefact: Artefact) -> Path:

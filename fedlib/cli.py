@@ -26,6 +26,8 @@ PACKAGES = ("torch", "torchvision", "numpy", "scipy", "scikit-learn", "pandas")
 PACKAGES += ("matplotlib", "seaborn", "papermill", "ipykernel", "jupyterlab", "nbval")
 PACKAGES += ("pydantic", "safetensors", "joblib", "click", "requests")
 
+PRESETS = "|".join(paths.PRESETS)
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -67,7 +69,7 @@ def _selection(command: Command) -> Command:
             "--preset",
             default="quick",
             show_default=True,
-            metavar="|".join(paths.PRESETS),
+            metavar=PRESETS,
             help="Which folder of params/ to take.",
         ),
         click.argument("names", nargs=-1),
@@ -87,7 +89,8 @@ def main() -> None:
 @click.option(
     "--jobs",
     type=click.IntRange(min=1),
-    help="Processes for runs, and for notebooks; default FEDLIB_JOBS or 1.",
+    help="Processes of one thread for runs, and for notebooks; default FEDLIB_JOBS, "
+    "else all cores, as long as there are 2 GiB for each (on a GPU 1).",
 )
 @click.option("--dry-run", is_flag=True, help="Only say what is stale, and the cost.")
 @click.option("--force", is_flag=True, help="Build also what is current.")
@@ -124,6 +127,20 @@ def rebuild_command(
         click.echo(f"would build {count['planned']}")
     click.echo(", ".join(f"{s} {count[s]}" for s in ("built", "current", "failed")))
     sys.exit(1 if count["failed"] else 0)
+
+
+@main.command("show")
+@click.argument("names", nargs=-1, required=True)
+@click.option("--preset", default="quick", show_default=True, metavar=PRESETS)
+def show_command(names: tuple[str, ...], preset: str) -> None:
+    """Print the tables of artefacts that were built, and the files they have written.
+
+    NAMES are as for rebuild. A figure prints the tables beside it.
+    """
+    from fedlib import artefacts
+
+    texts = [artefacts.shown(name, preset) for name in artefacts.select(names)]
+    click.echo("\n\n".join(texts))
 
 
 @main.command("estimate")
@@ -295,7 +312,7 @@ def doctor() -> None:
     import torch
 
     from fedlib import device
-    from fedlib.runs import jobs_default
+    from fedlib.runs import jobs_of_machine
 
     problems = []
     click.echo(f"python       {platform.python_version()} ({sys.executable})")
@@ -310,9 +327,9 @@ def doctor() -> None:
     click.echo(f"gpu          {', '.join(gpus) or 'none'}")
     try:
         click.echo(f"device       {device.describe(device.chosen())}")
+        click.echo(f"jobs         {jobs_of_machine()}")
     except ValueError as error:
         problems.append(str(error))
-    click.echo(f"jobs         {jobs_default()}")
     for folder in paths.data_dirs():
         click.echo(f"data         {folder}{'' if folder.is_dir() else ' (absent)'}")
     problem = _cache_problem()

@@ -79,8 +79,8 @@ def rebuild(
     preset : str
         ``quick``, ``cpu`` or ``paper``.
     jobs : int >= 1, optional
-        Processes for missing runs, and as many for notebooks; default ``FEDLIB_JOBS``
-        or 1.
+        Processes for missing runs, and as many for notebooks; default
+        ``runs.jobs_of_machine()``.
     dry_run : bool
         Say why each is stale and what it would cost, and build nothing.
     force : bool
@@ -95,7 +95,7 @@ def rebuild(
     SettingError
         Anything wrong with a name or parameter; nothing was built.
     """
-    jobs = runs.jobs_default() if jobs is None else jobs
+    jobs = runs.jobs_of_machine() if jobs is None else jobs
     if jobs < 1:
         raise ValueError(f"jobs: got {jobs}, expected at least 1")
     chosen = [prepare(name, preset, overrides) for name in select(names)]
@@ -398,6 +398,7 @@ def own_kernel() -> Iterator[None]:
             [str(paths.ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         ),
         "PYTHONHASHSEED": "0",
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),  # as setup() says
         "FEDLIB_CACHE": str(paths.cache_dir().resolve()),
         "FEDLIB_FIGURES": str(paths.figures_dir()),
     }

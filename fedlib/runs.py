@@ -42,6 +42,7 @@ from fedlib.spec import Spec
 from fedlib.tree import Tree, flatten, restore, tree_map
 
 FORMAT = 1  # of the stored logs; raise it when their meaning changes
+JOB_BYTES = 2 * 2**30  # a job's memory: a run, a notebook's kernel and what feeds it
 KEPT_BYTES = 32 * 2**20  # of a run's last models; larger ones are made again if asked
 
 
@@ -281,6 +282,21 @@ def final(spec: Spec) -> Final:
 def jobs_default() -> int:
     """Return how many processes to use: ``FEDLIB_JOBS``, else 1."""
     return max(1, int(os.environ.get("FEDLIB_JOBS", "1")))
+
+
+def jobs_of_machine() -> int:
+    """Return how many processes can share this machine: ``FEDLIB_JOBS``, else its cores.
+
+    Those that this process may use, as long as memory has 2 GiB for each. They would
+    crowd a GPU, where it is 1.
+    """
+    if os.environ.get("FEDLIB_JOBS") or chosen().type != "cpu":
+        return jobs_default()
+    cores = joblib.cpu_count()
+    if "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", {}):  # not on Windows
+        return cores
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(cores, memory // JOB_BYTES))
 
 
 def run_many(

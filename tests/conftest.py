@@ -58,6 +58,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("FEDLIB_FIGURES", str(tmp_path / "figures"))
     monkeypatch.setenv("FEDLIB_PROGRESS", "none")
+    monkeypatch.setenv("FEDLIB_JOBS", "1")  # what tests replace, other processes lack
     return tmp_path / "cache"
 
 

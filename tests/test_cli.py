@@ -1,10 +1,11 @@
 """The command: what it prints last, how it exits, and that errors are one line."""
 
+import pandas as pd
 import papermill
 import pytest
 from click.testing import CliRunner, Result
 
-from fedlib import data, paths, registry
+from fedlib import data, notebook, paths, registry
 from fedlib.cli import main
 from tests.test_rebuild import (  # noqa: F401
     PARAMETERS,
@@ -103,6 +104,55 @@ def test_missing_tag_stops(project, kernels):  # noqa: F811
     assert last(result) == (
         "Error: a.ipynb: got 0 cells tagged 'parameters', expected one"
     )
+
+
+def test_show_prints_the_table_and_the_files(project, monkeypatch):  # noqa: F811
+    for name in ("toy/a", "toy/a_long", "toy/fig"):
+        write_notebook(name)
+    folder = project / "figures" / "quick" / "toy"
+    out = notebook.artefact("toy", "a", "quick")
+    drawn = pd.DataFrame({"method": ["a|b", "c"], "mean": [0.5, 10.25], "p": [0.1, 2]})
+    out.table(drawn, values=["mean", "p"], best={"mean": "max"}, digits=1)
+    out.table(drawn.head(1), "fair")
+    notebook.artefact("toy", "fig", "quick").table(drawn[["method"]], "facts")
+    (folder / "a_long.csv").touch()
+    monkeypatch.chdir(project)
+    result = fedlib("show", "a", "fig")
+    assert result.exit_code == 0
+    assert result.output.splitlines() == [
+        "a",
+        "",
+        "method      mean    p",
+        "a|b        _0.5_  0.1",
+        "c       **10.2**  2.0",
+        "",
+        "figures/quick/toy/a.{csv,md,tex}",
+        "figures/quick/toy/a_fair.{csv,md,tex}",
+        "",
+        "fig_facts",
+        "",
+        "method",
+        "a|b",
+        "c",
+        "",
+        "figures/quick/toy/fig_facts.{csv,md,tex}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["toy/aa"], "did you mean 'toy/a'"),
+        (["a", "--preset", "qiuck"], "did you mean 'quick'"),
+        (["a"], "toy/a: got no file at quick; expected `fedlib rebuild toy/a "),
+        ([], "Missing argument 'NAMES...'"),
+    ],
+)
+def test_show_says_what_is_wrong(project, arguments, message):  # noqa: F811
+    write_notebook("toy/a")
+    result = fedlib("show", *arguments)
+    assert result.exit_code == 2
+    assert message in last(result)
 
 
 def test_estimate(project):  # noqa: F811

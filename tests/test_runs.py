@@ -376,9 +376,28 @@ def test_jobs_do_not_change_the_bits_or_the_order(elsewhere, monkeypatch):
 def test_jobs_out_of_range_and_by_default(monkeypatch):
     with pytest.raises(ValueError, match="jobs: got 0, expected at least 1"):
         runs.run_many([], jobs=0)
+    monkeypatch.delenv("FEDLIB_JOBS")
     assert runs.jobs_default() == 1
     monkeypatch.setenv("FEDLIB_JOBS", "3")
     assert runs.jobs_default() == 3
+
+
+@pytest.mark.parametrize(
+    ("cores", "gib", "jobs"),
+    [(2, 16, 2), (16, 16, 8), (16, 256, 16), (4, 1, 1)],
+)
+def test_jobs_of_a_machine_are_its_cores_while_memory_lasts(
+    cores, gib, jobs, monkeypatch
+):
+    monkeypatch.delenv("FEDLIB_JOBS")
+    monkeypatch.setattr(runs.joblib, "cpu_count", lambda: cores)
+    sizes = {"SC_PHYS_PAGES": gib * 2**18, "SC_PAGE_SIZE": 2**12}
+    monkeypatch.setattr(runs.os, "sysconf", sizes.__getitem__)
+    assert runs.jobs_of_machine() == jobs
+    monkeypatch.setattr(runs, "chosen", lambda: torch.device("cuda"))
+    assert runs.jobs_of_machine() == 1
+    monkeypatch.setenv("FEDLIB_JOBS", "3")
+    assert runs.jobs_of_machine() == 3
 
 
 # nothing lost

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedlib.tables import compare, escape_latex, escape_markdown, mean_sd, render
+from fedlib.tables import compare, escape_latex, escape_markdown, mean_sd, plain, render
 
 
 def normal_p(x: list[float], y: list[float]) -> float:
@@ -223,3 +223,24 @@ def test_a_csv_holds_names_and_print_has_titles():
         assert "CIFAR-10" in text
         assert "cifar10" not in text
         assert "None" not in text
+
+
+def test_a_written_table_reads_as_aligned_text():
+    names = {
+        "kind": ["a|b*", "ends in \\", ""],
+        "x": [1.0, 22.25, None],
+        "n": [3, 4, 5],
+    }
+    shown = render(pd.DataFrame(names), ["x"], digits=1)
+    assert plain(shown.markdown) == (
+        "kind              x  n\n"
+        "a|b*          _1.0_  3\n"
+        "ends in \\  **22.2**  4\n"
+        "                     5\n"
+    )
+
+
+@pytest.mark.parametrize("text", ["", "words", "| a |\n| --- |\n| 1 | 2 |\n"])
+def test_what_is_no_table_is_refused(text):
+    with pytest.raises(ValueError, match="expected one table"):
+        plain(text)
