@@ -17,11 +17,11 @@ import torch
 from scipy.stats import hypergeom
 from torch import Tensor
 
+from fedlib import registry
 from fedlib.federation import federation
 from fedlib.image_metrics import auc, likeness, ranks
 from fedlib.inversion import decode, fire_decoder, invert
 from fedlib.local import Shards
-from fedlib.plot import method_name
 from fedlib.reconstruction import Encode, optimise
 from fedlib.rng import generator
 from fedlib.runs import Final
@@ -385,7 +385,7 @@ def points(table: pd.DataFrame, line: str, measures: dict[str, str]) -> pd.DataF
     whole = pd.concat([moving, *every], ignore_index=True)
     apart = [c for c in ("method", "net") if c != line and whole[c].nunique() > 1]
     panels = [
-        [method_name(c) for c in row] for row in whole[apart].itertuples(index=False)
+        [registry.title(c) for c in row] for row in whole[apart].itertuples(index=False)
     ]
     parts = []
     for name, title in measures.items():

@@ -20,6 +20,7 @@ from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from fedlib import registry
 from fedlib.files import atomic_write, write_text
 from fedlib.tables import csv_text
 
@@ -73,35 +74,37 @@ class Style(NamedTuple):
         return 1.7 if self.line == "-" else 1.1
 
 
-# Methods of one paper differ in colour and in marker.
-STYLES = {
-    "gfpl": Style("GFPL", PURPLE, "s", "-"),
-    "fedpa": Style("FedPA", GREEN, "^", "-"),
-    "fedmps": Style("FedMPS", RED, "o", "-"),
-    "fedhpro": Style("FedHPro", WINE, "D", "-"),
-    "fedpg": Style("FedPG", ORANGE, "*", "-"),
-    "local": Style("Local", GREY, "d", DOT),
-    "fedavg": Style("FedAvg", BLACK, "v", DASH),
-    "fedprox": Style("FedProx", SKY, "<", DASHDOT),
-    "fesem": Style("FeSEM", WINE, "P", DASH),
-    "fedper": Style("FedPer", ORANGE, "p", DASH),
-    "fedrep": Style("FedRep", OLIVE, ">", DASH),
-    "fedproto": Style("FedProto", BLUE, "X", DASH),
-    "fedfa": Style("FedFA", RED, "o", DASHDOT),
-    "fedensemble": Style("FedEnsemble", WINE, "P", DOT),
-    "fedgen": Style("FedGen", RED, "p", DASHDOT),
-    "fedhkd": Style("FedHKD", PURPLE, ">", DASHDOT),
-    "moon": Style("MOON", OLIVE, "h", DASHDOTDOT),
-    "fedntd": Style("FedNTD", PURPLE, "P", DASHDOT),
-    "fedgkd": Style("FedGKD", ORANGE, "p", DASHDOTDOT),
-    "fedproc": Style("FedProc", GREEN, ">", DOT),
-    "fedtgp": Style("FedTGP", GREEN, "P", DASHDOTDOT),
-    "fedgmkd": Style("FedGMKD", ORANGE, "p", DOT),
-    "fedrcl": Style("FedRCL", PURPLE, ">", DASHDOTDOT),
-    "fedsa": Style("FedSA", RED, "s", DASHDOT),
-    "vhl": Style("VHL", GREEN, "D", DASH),
-    "ccvr": Style("CCVR", WINE, "s", DOT),
-}
+# Looks in the order of the registry; methods of one paper differ in colour and marker.
+OWN: list[tuple[str, str, Line]] = [
+    (PURPLE, "s", "-"),
+    (GREEN, "^", "-"),
+    (RED, "o", "-"),
+    (WINE, "D", "-"),
+    (ORANGE, "*", "-"),
+]
+BASELINES: list[tuple[str, str, Line]] = [
+    (GREY, "d", DOT),
+    (BLACK, "v", DASH),
+    (SKY, "<", DASHDOT),
+    (WINE, "P", DASH),
+    (ORANGE, "p", DASH),
+    (OLIVE, ">", DASH),
+    (BLUE, "X", DASH),
+    (RED, "o", DASHDOT),
+    (WINE, "P", DOT),
+    (RED, "p", DASHDOT),
+    (PURPLE, ">", DASHDOT),
+    (OLIVE, "h", DASHDOTDOT),
+    (PURPLE, "P", DASHDOT),
+    (ORANGE, "p", DASHDOTDOT),
+    (GREEN, ">", DOT),
+    (GREEN, "P", DASHDOTDOT),
+    (ORANGE, "p", DOT),
+    (PURPLE, ">", DASHDOTDOT),
+    (RED, "s", DASHDOT),
+    (GREEN, "D", DASH),
+    (WINE, "s", DOT),
+]
 # For classes, and for variants that are not a method of their own.
 CYCLE = [BLUE, RED, GREEN, PURPLE, ORANGE, SKY, WINE, OLIVE, BLACK, GREY]
 MARKERS = "osD^vPX<>d"
@@ -118,21 +121,35 @@ def use_style() -> None:
     plt.rcParams.update(RC)
 
 
-def method_name(name: str) -> str:
-    """Return the printed name of a method; another name, of a variant, stays."""
-    return STYLES[name].label if name in STYLES else name
+def style(method: str) -> Style:
+    """Return a method's style, by its place in the registry.
+
+    Behind the last look of their kind, methods get markers and lines not yet taken.
+    """
+    room, _ = registry.module(method).rsplit(".", 1)
+    peers = [m for m in registry.METHODS if registry.module(m).startswith(f"{room}.")]
+    looks, lines = (OWN, ["-"]) if room.endswith(".methods") else (BASELINES, LINES)
+    at = peers.index(method)
+    if at < len(looks):
+        return Style(registry.title(method), *looks[at])
+    taken = {(marker, line) for _, marker, line in looks}
+    every = [(marker, line) for line in lines for marker in MARKERS]
+    free = [look for look in every if look not in taken]
+    more = at - len(looks)
+    colour, (marker, line) = CYCLE[more % len(CYCLE)], free[more % len(free)]
+    return Style(registry.title(method), colour, marker, line)
 
 
 def styles(names: Iterable[Any]) -> dict[str, Style]:
     """Return the style of each method; a variant gets a colour not yet taken."""
     names = list(names)
-    taken = {STYLES[name].colour for name in names if name in STYLES}
+    taken = {style(name).colour for name in names if name in registry.METHODS}
     free = [i for i, colour in enumerate(CYCLE) if colour not in taken]
     free += [i for i in range(len(CYCLE)) if i not in free]
     found, others = {}, 0
     for name in names:
-        if name in STYLES:
-            found[name] = STYLES[name]
+        if name in registry.METHODS:
+            found[name] = style(name)
         else:
             at = free[others % len(free)]
             line = LINES[others // len(free) % len(LINES)]
@@ -425,8 +442,8 @@ def bars(
             label=look[name].label if grouped else None,
             zorder=2 + i / 1000,
         )
-    many = sum(len(method_name(str(n))) + 2 for n in labels) > (95 if wide else 42)
-    ax.set_xticks(range(len(labels)), [method_name(str(n)) for n in labels])
+    many = sum(len(registry.title(str(n))) + 2 for n in labels) > (95 if wide else 42)
+    ax.set_xticks(range(len(labels)), [registry.title(str(n)) for n in labels])
     ax.tick_params(axis="x", length=0)
     if many:
         plt.setp(ax.get_xticklabels(), rotation=35, ha="right", rotation_mode="anchor")

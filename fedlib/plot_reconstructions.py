@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from torch import Tensor
 
-from fedlib import plot
+from fedlib import plot, registry
 
 LARGEST = 0.8  # inches a side of an image
 SPACE, GAP = 0.04, 0.14  # inches between images, and between groups
@@ -156,7 +156,7 @@ def losses(
     drawn = drawn.reset_index()
     panels = list(dict.fromkeys(drawn["panel"]))
     look = plot.styles(dict.fromkeys(drawn["curve"]))
-    if not {*look} & {*plot.STYLES}:  # nothing that variants are to differ from
+    if not {*look} & {*registry.METHODS}:  # nothing that variants are to differ from
         look = {name: style._replace(line="-") for name, style in look.items()}
     longest = max(len(s.label) for s in look.values())
     fig, axes, columns = plot.panel_axes(
