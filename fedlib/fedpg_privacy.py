@@ -371,7 +371,8 @@ def points(table: pd.DataFrame, line: str, measures: dict[str, str]) -> pd.DataF
     """Return what ``plot_study.lines`` draws of ``alike`` or ``told``.
 
     A panel per measure and, where they have no lines and are several, per method and
-    net. Numbers of controls hold for every n.
+    net. Numbers of controls hold for every n. Columns: n, ``line``, measured, sd and
+    panel.
 
     Parameters
     ----------
@@ -390,10 +391,10 @@ def points(table: pd.DataFrame, line: str, measures: dict[str, str]) -> pd.DataF
     parts = []
     for name, title in measures.items():
         numbers = {"measured": whole[name], "sd": whole[f"{name}_sd"]}
-        found = {"value": whole["n"].astype(int), "method": whole[line]} | numbers
-        found["dataset"] = [", ".join([*panel, title]) for panel in panels]
-        parts.append(pd.DataFrame(found).assign(setting=AXIS))
-    return pd.concat(parts).sort_values("value", kind="stable").reset_index(drop=True)
+        found = {"n": whole["n"].astype(int), line: whole[line]} | numbers
+        found["panel"] = [", ".join([*panel, title]) for panel in panels]
+        parts.append(pd.DataFrame(found))
+    return pd.concat(parts).sort_values("n", kind="stable").reset_index(drop=True)
 
 
 def shown(

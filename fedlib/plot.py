@@ -398,9 +398,9 @@ def heatmap(
 def bars(
     df: pd.DataFrame,
     *,
-    x: str = "label",
-    y: str = "value",
-    group: str = "group",
+    x: str,
+    y: str,
+    group: str | None = None,
     ylabel: str = "Test accuracy (%)",
     percent: bool = True,
     wide: bool = False,
@@ -410,36 +410,35 @@ def bars(
     Parameters
     ----------
     df : DataFrame
-        Long form: columns ``x``, ``y`` and, optionally, ``group`` and ``"sd"``; a
-        missing ``y`` leaves its place empty.
+        Long form: columns ``x``, ``y``, with a name also ``group``, and, optionally,
+        ``"sd"``; a missing ``y`` leaves its place empty.
     x, y, group : str
         Names of columns of ``df``; the returned numbers keep them.
     percent : bool
         Whether ``y`` are fractions to be labelled in percent.
     """
-    keys = [c for c in (x, group) if c in df]
-    require(df, [x, y], keys)
+    keys = [x] if group is None else [x, group]
+    require(df, [*keys, y], keys)
     labels = list(dict.fromkeys(df[x]))
-    grouped = group in df
-    groups = list(dict.fromkeys(df[group])) if grouped else [None]
-    fig, axes, columns = panel_axes(1, 2.2, len(groups) if grouped else 0, wide)
-    ax, look = axes[0], styles(groups if grouped else labels)
+    groups = [None] if group is None else list(dict.fromkeys(df[group]))
+    fig, axes, columns = panel_axes(1, 2.2, len(groups) if group else 0, wide)
+    ax, look = axes[0], styles(groups if group else labels)
     hatches = {name: HATCHES[i % len(HATCHES)] for i, name in enumerate(look)}
     size = 0.8 / len(groups)
     for i, row in enumerate(df.to_dict("records")):
-        name = row[group] if grouped else row[x]
-        offset = groups.index(name) - (len(groups) - 1) / 2 if grouped else 0
+        name = row[group] if group else row[x]
+        offset = groups.index(name) - (len(groups) - 1) / 2 if group else 0
         ax.bar(
             labels.index(row[x]) + size * offset,
             row[y],
             size * 0.92,
             yerr=row.get("sd"),
             color=look[name].colour,
-            hatch=hatches[name] if grouped else "",
+            hatch=hatches[name] if group else "",
             edgecolor="white",
             linewidth=0,
             error_kw={"elinewidth": 0.8, "capsize": 2, "capthick": 0.8},
-            label=look[name].label if grouped else None,
+            label=look[name].label if group else None,
             zorder=2 + i / 1000,
         )
     many = sum(len(registry.title(str(n))) + 2 for n in labels) > (95 if wide else 42)
@@ -451,7 +450,7 @@ def bars(
     ax.grid(axis="y")
     if percent:
         ax.yaxis.set_major_formatter(FuncFormatter(in_percent))
-    if grouped:
+    if group:
         found = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
         handles = [found[s.label] for s in look.values()]
         fig.legend(handles=handles, loc="outside lower center", ncols=columns)

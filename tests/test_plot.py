@@ -13,6 +13,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
 from fedlib import plot, plot_study, registry
+from fedlib.paths import ROOT
 from fedlib.registry import METHODS
 
 LINES = plot.LINES
@@ -209,19 +210,20 @@ def test_heatmaps_share_a_colour_scale_and_refuse_bad_counts():
 
 def test_bars_have_the_given_heights_and_no_bar_for_missing():
     df = pd.DataFrame(
-        {"label": ["fedavg", "moon", "fedmps"], "value": [0.5, np.nan, 0.8], "sd": 0.1}
+        {"run": ["fedavg", "moon", "fedmps"], "share": [0.5, np.nan, 0.8], "sd": 0.1}
     )
-    fig, drawn = plot.bars(df)
+    fig, drawn = plot.bars(df, x="run", y="share")
     ax = fig.axes[0]
     heights = [bar.get_height() for bar in rectangles(ax)]
     np.testing.assert_array_equal(heights, [0.5, np.nan, 0.8])
     assert [t.get_text() for t in ax.get_xticklabels()] == ["FedAvg", "MOON", "FedMPS"]
-    assert drawn["value"].isna().tolist() == [False, True, False]
+    assert drawn["share"].isna().tolist() == [False, True, False]
 
 
 def test_grouped_bars_stand_side_by_side_with_one_legend_entry_each():
     rows = [(f"n = {n}", m, 0.1 * n) for n in (3, 4) for m in ("fedproto", "fedmps")]
-    fig, _ = plot.bars(pd.DataFrame(rows, columns=["label", "group", "value"]))
+    df = pd.DataFrame(rows, columns=["ways", "method", "accuracy"])
+    fig, _ = plot.bars(df, x="ways", y="accuracy", group="method")
     edges = sorted(
         (b.get_x(), b.get_x() + b.get_width()) for b in rectangles(fig.axes[0])
     )
@@ -253,7 +255,7 @@ def test_scatter_draws_points_and_present_prototypes():
 DRAW = {
     "curves": lambda: plot.curves(curve_frame(["fedavg", "fedmps"])),
     "heatmap": lambda: plot.heatmap(np.arange(6).reshape(2, 3)),
-    "bars": lambda: plot.bars(pd.DataFrame({"label": ["local"], "value": [0.5]})),
+    "bars": lambda: plot.bars(curve_frame(["local"], 1), x="method", y="accuracy"),
     "scatter": lambda: plot.scatter(np.eye(2), [0, 1], prototypes=np.ones((2, 2))),
 }
 
@@ -315,3 +317,14 @@ def test_lines_keep_the_columns_that_they_are_given():
         np.testing.assert_array_equal(line.get_xydata(), [[1, 10], [2, 20], [3, 30]])
     with pytest.raises(ValueError, match="two rows"):
         plot_study.lines(df, x="clients", y="kilobytes", line="place", panel="place")
+
+
+def test_committed_numbers_are_called_what_they_are():
+    """A column ``accuracy`` holds shares or percent, and bars have real names."""
+    files = sorted((ROOT / "figures").rglob("*.csv"))
+    assert len(files) > 50
+    for path in files:
+        df = pd.read_csv(path)
+        assert not {"label", "group", "value"} <= set(df), path
+        if "accuracy" in df:
+            assert df["accuracy"].dropna().between(0, 100).all(), path
