@@ -230,7 +230,7 @@ def state(artefact: Artefact) -> dict[str, Any]:
     specs = artefact.specs
     methods = {*_listed(artefact.parameters, "method"), *(s.method for s in specs)}
     datasets = {*_listed(artefact.parameters, "dataset"), *(s.dataset for s in specs)}
-    modules = imported(artefact.notebook) | {registry.METHODS[m] for m in methods}
+    modules = imported(artefact.notebook) | {registry.module(m) for m in methods}
     found = {
         "notebook": _code_hash(artefact.notebook),
         "parameters": artefact.parameters,

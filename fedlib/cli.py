@@ -189,8 +189,8 @@ def list_notebooks() -> None:
 @list_group.command("methods")
 def list_methods() -> None:
     """List methods."""
-    for name, module in registry.METHODS.items():
-        click.echo(f"{name}  ({module})")
+    for name in registry.METHODS:
+        click.echo(f"{name}  ({registry.module(name)})")
 
 
 @list_group.command("datasets")

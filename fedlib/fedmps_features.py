@@ -11,10 +11,10 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from fedlib import registry
 from fedlib.features import distances, features, plane
 from fedlib.layers import MaxPool2d
 from fedlib.nets import Net, State
-from fedlib.plot import method_name
 from fedlib.protos import Protos
 from fedlib.runs import Final, final
 from fedlib.study import Study
@@ -65,7 +65,7 @@ def planes(
         kept = torch.ones_like(seen.y, dtype=torch.bool)
         kept = kept if client is None else seen.client == client
         for level in levels:
-            name = method_name(label)
+            name = registry.title(label)
             title = f"{name}, {level} level" if len(levels) > 1 else name
             z, y = getattr(seen.out, level)[kept].numpy(), seen.y[kept].numpy()
             stars = global_prototypes(ended, level)

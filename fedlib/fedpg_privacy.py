@@ -17,11 +17,11 @@ import torch
 from scipy.stats import hypergeom
 from torch import Tensor
 
+from fedlib import registry
 from fedlib.federation import federation
 from fedlib.image_metrics import auc, likeness, ranks
 from fedlib.inversion import decode, fire_decoder, invert
 from fedlib.local import Shards
-from fedlib.plot import method_name
 from fedlib.reconstruction import Encode, optimise
 from fedlib.rng import generator
 from fedlib.runs import Final
@@ -371,7 +371,8 @@ def points(table: pd.DataFrame, line: str, measures: dict[str, str]) -> pd.DataF
     """Return what ``plot_study.lines`` draws of ``alike`` or ``told``.
 
     A panel per measure and, where they have no lines and are several, per method and
-    net. Numbers of controls hold for every n.
+    net. Numbers of controls hold for every n. Columns: n, ``line``, measured, sd and
+    panel.
 
     Parameters
     ----------
@@ -385,15 +386,15 @@ def points(table: pd.DataFrame, line: str, measures: dict[str, str]) -> pd.DataF
     whole = pd.concat([moving, *every], ignore_index=True)
     apart = [c for c in ("method", "net") if c != line and whole[c].nunique() > 1]
     panels = [
-        [method_name(c) for c in row] for row in whole[apart].itertuples(index=False)
+        [registry.title(c) for c in row] for row in whole[apart].itertuples(index=False)
     ]
     parts = []
     for name, title in measures.items():
         numbers = {"measured": whole[name], "sd": whole[f"{name}_sd"]}
-        found = {"value": whole["n"].astype(int), "method": whole[line]} | numbers
-        found["dataset"] = [", ".join([*panel, title]) for panel in panels]
-        parts.append(pd.DataFrame(found).assign(setting=AXIS))
-    return pd.concat(parts).sort_values("value", kind="stable").reset_index(drop=True)
+        found = {"n": whole["n"].astype(int), line: whole[line]} | numbers
+        found["panel"] = [", ".join([*panel, title]) for panel in panels]
+        parts.append(pd.DataFrame(found))
+    return pd.concat(parts).sort_values("n", kind="stable").reset_index(drop=True)
 
 
 def shown(

@@ -93,16 +93,3 @@ def table(results: Sequence[Result]) -> pd.DataFrame:
     found["change_sd"], found["seeds"] = grouped["change"].std(), grouped.size()
     order = ["withheld", "accuracy", "change", "change_sd", "kilobytes", "seeds"]
     return found[order].reset_index()
-
-
-def points(table: pd.DataFrame, what: str) -> pd.DataFrame:
-    """Return what ``plot_study.lines`` draws of a ``table``: a panel per partition.
-
-    Parameters
-    ----------
-    what : "change" or "kilobytes"
-        The column to draw; changes of accuracy have whiskers.
-    """
-    names = {"partition": "dataset", "min_count": "value"}
-    names |= {"change_sd": "sd"} if what == "change" else {}
-    return table.rename(columns=names).assign(setting="min_count")

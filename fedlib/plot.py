@@ -20,6 +20,7 @@ from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from fedlib import registry
 from fedlib.files import atomic_write, write_text
 from fedlib.tables import csv_text
 
@@ -73,35 +74,37 @@ class Style(NamedTuple):
         return 1.7 if self.line == "-" else 1.1
 
 
-# Methods of one paper differ in colour and in marker.
-STYLES = {
-    "gfpl": Style("GFPL", PURPLE, "s", "-"),
-    "fedpa": Style("FedPA", GREEN, "^", "-"),
-    "fedmps": Style("FedMPS", RED, "o", "-"),
-    "fedhpro": Style("FedHPro", WINE, "D", "-"),
-    "fedpg": Style("FedPG", ORANGE, "*", "-"),
-    "local": Style("Local", GREY, "d", DOT),
-    "fedavg": Style("FedAvg", BLACK, "v", DASH),
-    "fedprox": Style("FedProx", SKY, "<", DASHDOT),
-    "fesem": Style("FeSEM", WINE, "P", DASH),
-    "fedper": Style("FedPer", ORANGE, "p", DASH),
-    "fedrep": Style("FedRep", OLIVE, ">", DASH),
-    "fedproto": Style("FedProto", BLUE, "X", DASH),
-    "fedfa": Style("FedFA", RED, "o", DASHDOT),
-    "fedensemble": Style("FedEnsemble", WINE, "P", DOT),
-    "fedgen": Style("FedGen", RED, "p", DASHDOT),
-    "fedhkd": Style("FedHKD", PURPLE, ">", DASHDOT),
-    "moon": Style("MOON", OLIVE, "h", DASHDOTDOT),
-    "fedntd": Style("FedNTD", PURPLE, "P", DASHDOT),
-    "fedgkd": Style("FedGKD", ORANGE, "p", DASHDOTDOT),
-    "fedproc": Style("FedProc", GREEN, ">", DOT),
-    "fedtgp": Style("FedTGP", GREEN, "P", DASHDOTDOT),
-    "fedgmkd": Style("FedGMKD", ORANGE, "p", DOT),
-    "fedrcl": Style("FedRCL", PURPLE, ">", DASHDOTDOT),
-    "fedsa": Style("FedSA", RED, "s", DASHDOT),
-    "vhl": Style("VHL", GREEN, "D", DASH),
-    "ccvr": Style("CCVR", WINE, "s", DOT),
-}
+# Looks in the order of the registry; methods of one paper differ in colour and marker.
+OWN: list[tuple[str, str, Line]] = [
+    (PURPLE, "s", "-"),
+    (GREEN, "^", "-"),
+    (RED, "o", "-"),
+    (WINE, "D", "-"),
+    (ORANGE, "*", "-"),
+]
+BASELINES: list[tuple[str, str, Line]] = [
+    (GREY, "d", DOT),
+    (BLACK, "v", DASH),
+    (SKY, "<", DASHDOT),
+    (WINE, "P", DASH),
+    (ORANGE, "p", DASH),
+    (OLIVE, ">", DASH),
+    (BLUE, "X", DASH),
+    (RED, "o", DASHDOT),
+    (WINE, "P", DOT),
+    (RED, "p", DASHDOT),
+    (PURPLE, ">", DASHDOT),
+    (OLIVE, "h", DASHDOTDOT),
+    (PURPLE, "P", DASHDOT),
+    (ORANGE, "p", DASHDOTDOT),
+    (GREEN, ">", DOT),
+    (GREEN, "P", DASHDOTDOT),
+    (ORANGE, "p", DOT),
+    (PURPLE, ">", DASHDOTDOT),
+    (RED, "s", DASHDOT),
+    (GREEN, "D", DASH),
+    (WINE, "s", DOT),
+]
 # For classes, and for variants that are not a method of their own.
 CYCLE = [BLUE, RED, GREEN, PURPLE, ORANGE, SKY, WINE, OLIVE, BLACK, GREY]
 MARKERS = "osD^vPX<>d"
@@ -118,21 +121,35 @@ def use_style() -> None:
     plt.rcParams.update(RC)
 
 
-def method_name(name: str) -> str:
-    """Return the printed name of a method; another name, of a variant, stays."""
-    return STYLES[name].label if name in STYLES else name
+def style(method: str) -> Style:
+    """Return a method's style, by its place in the registry.
+
+    Behind the last look of their kind, methods get markers and lines not yet taken.
+    """
+    room, _ = registry.module(method).rsplit(".", 1)
+    peers = [m for m in registry.METHODS if registry.module(m).startswith(f"{room}.")]
+    looks, lines = (OWN, ["-"]) if room.endswith(".methods") else (BASELINES, LINES)
+    at = peers.index(method)
+    if at < len(looks):
+        return Style(registry.title(method), *looks[at])
+    taken = {(marker, line) for _, marker, line in looks}
+    every = [(marker, line) for line in lines for marker in MARKERS]
+    free = [look for look in every if look not in taken]
+    more = at - len(looks)
+    colour, (marker, line) = CYCLE[more % len(CYCLE)], free[more % len(free)]
+    return Style(registry.title(method), colour, marker, line)
 
 
 def styles(names: Iterable[Any]) -> dict[str, Style]:
     """Return the style of each method; a variant gets a colour not yet taken."""
     names = list(names)
-    taken = {STYLES[name].colour for name in names if name in STYLES}
+    taken = {style(name).colour for name in names if name in registry.METHODS}
     free = [i for i, colour in enumerate(CYCLE) if colour not in taken]
     free += [i for i in range(len(CYCLE)) if i not in free]
     found, others = {}, 0
     for name in names:
-        if name in STYLES:
-            found[name] = STYLES[name]
+        if name in registry.METHODS:
+            found[name] = style(name)
         else:
             at = free[others % len(free)]
             line = LINES[others // len(free) % len(LINES)]
@@ -381,9 +398,9 @@ def heatmap(
 def bars(
     df: pd.DataFrame,
     *,
-    x: str = "label",
-    y: str = "value",
-    group: str = "group",
+    x: str,
+    y: str,
+    group: str | None = None,
     ylabel: str = "Test accuracy (%)",
     percent: bool = True,
     wide: bool = False,
@@ -393,40 +410,39 @@ def bars(
     Parameters
     ----------
     df : DataFrame
-        Long form: columns ``x``, ``y`` and, optionally, ``group`` and ``"sd"``; a
-        missing ``y`` leaves its place empty.
+        Long form: columns ``x``, ``y``, with a name also ``group``, and, optionally,
+        ``"sd"``; a missing ``y`` leaves its place empty.
     x, y, group : str
         Names of columns of ``df``; the returned numbers keep them.
     percent : bool
         Whether ``y`` are fractions to be labelled in percent.
     """
-    keys = [c for c in (x, group) if c in df]
-    require(df, [x, y], keys)
+    keys = [x] if group is None else [x, group]
+    require(df, [*keys, y], keys)
     labels = list(dict.fromkeys(df[x]))
-    grouped = group in df
-    groups = list(dict.fromkeys(df[group])) if grouped else [None]
-    fig, axes, columns = panel_axes(1, 2.2, len(groups) if grouped else 0, wide)
-    ax, look = axes[0], styles(groups if grouped else labels)
+    groups = [None] if group is None else list(dict.fromkeys(df[group]))
+    fig, axes, columns = panel_axes(1, 2.2, len(groups) if group else 0, wide)
+    ax, look = axes[0], styles(groups if group else labels)
     hatches = {name: HATCHES[i % len(HATCHES)] for i, name in enumerate(look)}
     size = 0.8 / len(groups)
     for i, row in enumerate(df.to_dict("records")):
-        name = row[group] if grouped else row[x]
-        offset = groups.index(name) - (len(groups) - 1) / 2 if grouped else 0
+        name = row[group] if group else row[x]
+        offset = groups.index(name) - (len(groups) - 1) / 2 if group else 0
         ax.bar(
             labels.index(row[x]) + size * offset,
             row[y],
             size * 0.92,
             yerr=row.get("sd"),
             color=look[name].colour,
-            hatch=hatches[name] if grouped else "",
+            hatch=hatches[name] if group else "",
             edgecolor="white",
             linewidth=0,
             error_kw={"elinewidth": 0.8, "capsize": 2, "capthick": 0.8},
-            label=look[name].label if grouped else None,
+            label=look[name].label if group else None,
             zorder=2 + i / 1000,
         )
-    many = sum(len(method_name(str(n))) + 2 for n in labels) > (95 if wide else 42)
-    ax.set_xticks(range(len(labels)), [method_name(str(n)) for n in labels])
+    many = sum(len(registry.title(str(n))) + 2 for n in labels) > (95 if wide else 42)
+    ax.set_xticks(range(len(labels)), [registry.title(str(n)) for n in labels])
     ax.tick_params(axis="x", length=0)
     if many:
         plt.setp(ax.get_xticklabels(), rotation=35, ha="right", rotation_mode="anchor")
@@ -434,7 +450,7 @@ def bars(
     ax.grid(axis="y")
     if percent:
         ax.yaxis.set_major_formatter(FuncFormatter(in_percent))
-    if grouped:
+    if group:
         found = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
         handles = [found[s.label] for s in look.values()]
         fig.legend(handles=handles, loc="outside lower center", ncols=columns)

@@ -8,7 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from fedlib.plot import PAGE, RC, STYLES
+from fedlib import registry
+from fedlib.plot import PAGE, RC, style
 
 SILENT = "local"  # sends nothing: a line across, not a point
 TOGETHER = 1.5  # labels of points whose bytes differ by less share a column
@@ -38,19 +39,19 @@ def _points(ax: Axes, frame: pd.DataFrame, size: float) -> None:
     ax.grid(axis="y")
     ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:.0f}"))
     for row in frame.to_dict("records"):
-        style = STYLES[row["method"]]
+        look = style(row["method"])
         if row["method"] == SILENT:
             height = row["own"]
-            ax.axhline(height, color=style.colour, linestyle=":", linewidth=1, zorder=1)
+            ax.axhline(height, color=look.colour, linestyle=":", linewidth=1, zorder=1)
             continue
-        ours = style.line == "-"
+        ours = look.line == "-"
         ax.plot(
             row["megabytes"],
             row["own"],
             linestyle="",
-            marker=style.marker,
-            color=style.colour,
-            markersize=size * (1.5 if style.marker == "*" else 1.0),
+            marker=look.marker,
+            color=look.colour,
+            markersize=size * (1.5 if look.marker == "*" else 1.0),
             markeredgecolor="black" if ours else "white",
             markeredgewidth=0.8 if ours else 0.4,
             zorder=3 if ours else 2,
@@ -59,7 +60,7 @@ def _points(ax: Axes, frame: pd.DataFrame, size: float) -> None:
 
 def _weight(method: str) -> str:
     """Return the font weight of a name: the papers' own five are bold."""
-    return "bold" if STYLES[method].line == "-" else "normal"
+    return "bold" if style(method).line == "-" else "normal"
 
 
 def _label(ax: Axes, frame: pd.DataFrame) -> None:
@@ -77,7 +78,7 @@ def _label(ax: Axes, frame: pd.DataFrame) -> None:
         if len(part) == 1:
             (row,) = part.to_dict("records")
             ax.annotate(
-                STYLES[row["method"]].label,
+                registry.title(row["method"]),
                 (row["megabytes"], row["own"]),
                 (0, 6),
                 textcoords="offset points",
@@ -94,7 +95,7 @@ def _label(ax: Axes, frame: pd.DataFrame) -> None:
             edge = edge if right else part["megabytes"].min() / 1.16
             for row, height in zip(half.to_dict("records"), heights, strict=True):
                 ax.annotate(
-                    STYLES[row["method"]].label,
+                    registry.title(row["method"]),
                     (row["megabytes"], row["own"]),
                     (edge, height),
                     fontsize=6.5,
@@ -132,14 +133,14 @@ def bytes_page(frame: pd.DataFrame, means: pd.DataFrame) -> tuple[Figure, pd.Dat
     _label(ax, means)
     for height in means.loc[means.method == SILENT, "own"]:
         ax.annotate(
-            f"{STYLES[SILENT].label} (sends nothing)",
+            f"{registry.title(SILENT)} (sends nothing)",
             (0.995, height),
             xycoords=("axes fraction", "data"),
             xytext=(0, 2),
             textcoords="offset points",
             fontsize=6.5,
             ha="right",
-            color=STYLES[SILENT].colour,
+            color=style(SILENT).colour,
         )
     small = below.subplots(1, len(partitions), sharey=True, squeeze=False)[0]
     for panel, name in zip(small, partitions, strict=True):
@@ -189,7 +190,7 @@ def ranks(frame: pd.DataFrame, means: pd.DataFrame) -> tuple[Figure, pd.DataFram
         ax.tick_params(axis="y", length=0)
         ax.set_title(title)
         ax.spines[:].set_visible(False)
-    axes[0].set_yticks(range(len(order)), [STYLES[name].label for name in order])
+    axes[0].set_yticks(range(len(order)), [registry.title(name) for name in order])
     for text, name in zip(axes[0].get_yticklabels(), order, strict=True):
         text.set_fontweight(_weight(name))
     columns = ["partition", "method", "rule", "own", "whole"]

@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from fedlib import registry
 from fedlib.data import load
-from fedlib.plot import COUNTS, PAGE, RC, method_name
+from fedlib.plot import COUNTS, PAGE, RC
 
 # scheme -> its name in the figure
 SCHEMES = {
@@ -71,7 +72,7 @@ def small_cells(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         ", ".join(
             part
             for part in (
-                method_name(row["paper"]),
+                registry.title(row["paper"]),
                 load(row["dataset"]).title,
                 SCHEMES[row["scheme"]],
                 row["setting"],

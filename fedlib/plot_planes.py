@@ -20,7 +20,11 @@ IN_A_ROW = 13  # classes in a row of the legend
 
 @mpl.rc_context(RC)
 def grid(
-    df: pd.DataFrame, class_names: Sequence[str] | None = None
+    df: pd.DataFrame,
+    class_names: Sequence[str] | None = None,
+    *,
+    row: str = "row",
+    column: str = "column",
 ) -> tuple[Figure, pd.DataFrame]:
     """Draw embedded samples by class, a panel per row and column.
 
@@ -30,10 +34,12 @@ def grid(
     Parameters
     ----------
     df : DataFrame
-        Columns row, column (their titles), label (class), x and y.
+        Columns ``row``, ``column`` (their titles), label (class), x and y.
     class_names : list of str, optional
+    row, column : str
+        Names of columns of ``df``; the returned numbers keep them.
     """
-    down, across = (list(dict.fromkeys(df[c])) for c in ("row", "column"))
+    down, across = (list(dict.fromkeys(df[c])) for c in (row, column))
     classes = sorted(df["label"].unique())
     lines = -(-len(classes) // IN_A_ROW)
     fig, axes = plt.subplots(
@@ -45,7 +51,7 @@ def grid(
     )
     handles = {}
     for (i, j), ax in np.ndenumerate(axes):
-        part = df[(df["row"] == down[i]) & (df["column"] == across[j])]
+        part = df[(df[row] == down[i]) & (df[column] == across[j])]
         for c in classes:
             mine = part[part["label"] == c]
             handles[c] = ax.scatter(
@@ -73,4 +79,4 @@ def grid(
     for handle in legend.legend_handles:
         if handle is not None:
             handle.set_alpha(1)
-    return fig, df[["row", "column", "label", "x", "y"]].reset_index(drop=True)
+    return fig, df[[row, column, "label", "x", "y"]].reset_index(drop=True)

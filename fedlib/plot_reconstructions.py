@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from torch import Tensor
 
-from fedlib import plot
+from fedlib import plot, registry
 
 LARGEST = 0.8  # inches a side of an image
 SPACE, GAP = 0.04, 0.14  # inches between images, and between groups
@@ -129,7 +129,7 @@ def grid(
 
 @mpl.rc_context(plot.RC)
 def losses(
-    df: pd.DataFrame, *, labels: Mapping[str, str] | None = None
+    df: pd.DataFrame, *, line: str = "curve", labels: Mapping[str, str] | None = None
 ) -> tuple[Figure, pd.DataFrame]:
     """Draw losses over training steps: a panel each, with a band of one sd over seeds.
 
@@ -138,7 +138,9 @@ def losses(
     Parameters
     ----------
     df : DataFrame
-        panel, curve, step, loss and, optionally, seed.
+        panel, step, loss, the column that ``line`` names and, optionally, seed.
+    line : str
+        Column with a curve per name; the returned numbers keep it.
     labels : mapping, optional
         From a panel to what its axis says; by default ``Loss``.
 
@@ -146,17 +148,17 @@ def losses(
     -------
     Figure
     DataFrame
-        panel, curve, step, loss (mean over seeds), sd (ddof 1; empty for one seed).
+        panel, ``line``, step, loss (mean over seeds), sd (ddof 1; empty for one seed).
     """
-    keys = ["panel", "curve", "step"]
+    keys = ["panel", line, "step"]
     missing = [c for c in [*keys, "loss"] if c not in df]
     if missing or df.empty:
         raise ValueError(f"df: got columns {list(df)}, {len(df)} rows; lacks {missing}")
     drawn = df.groupby(keys, sort=False)["loss"].agg(loss="mean", sd="std")
     drawn = drawn.reset_index()
     panels = list(dict.fromkeys(drawn["panel"]))
-    look = plot.styles(dict.fromkeys(drawn["curve"]))
-    if not {*look} & {*plot.STYLES}:  # nothing that variants are to differ from
+    look = plot.styles(dict.fromkeys(drawn[line]))
+    if not {*look} & {*registry.METHODS}:  # nothing that variants are to differ from
         look = {name: style._replace(line="-") for name, style in look.items()}
     longest = max(len(s.label) for s in look.values())
     fig, axes, columns = plot.panel_axes(
@@ -165,20 +167,20 @@ def losses(
     handles = {}
     for ax, panel in zip(axes, panels, strict=True):
         part = drawn[drawn["panel"] == panel]
-        for name, line in part.groupby("curve", sort=False):
+        for name, mine in part.groupby(line, sort=False):
             s = look[name]
             (handles[name],) = ax.plot(
-                line["step"],
-                line["loss"],
+                mine["step"],
+                mine["loss"],
                 color=s.colour,
                 linestyle=s.line,
                 linewidth=s.width,
                 label=s.label,
             )
-            if not line["sd"].isna().to_numpy().any():
-                low, high = line["loss"] - line["sd"], line["loss"] + line["sd"]
+            if not mine["sd"].isna().to_numpy().any():
+                low, high = mine["loss"] - mine["sd"], mine["loss"] + mine["sd"]
                 ax.fill_between(
-                    line["step"], low, high, color=s.colour, alpha=0.15, linewidth=0
+                    mine["step"], low, high, color=s.colour, alpha=0.15, linewidth=0
                 )
         if min(part["loss"]) > 0:
             ax.set_yscale("log")

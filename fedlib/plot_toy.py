@@ -13,8 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from torch import Tensor
 
+from fedlib import registry
 from fedlib.nets import State
-from fedlib.plot import CYCLE, MARKERS, PAGE, RC, method_name
+from fedlib.plot import CYCLE, MARKERS, PAGE, RC
 from fedlib.protos import nearest
 from fedlib.toy import CLASSES, OWNED, Played
 
@@ -98,7 +99,7 @@ def _panel(ax: Axes, played: Played) -> pd.DataFrame:
     ax.scatter(*stars.T.numpy(), c=[CYCLE[c] for c in known], zorder=3, **look)
     ax.set(xticks=[], yticks=[], xlim=extent[:2], ylim=extent[2:])
     ax.spines[["top", "right"]].set_visible(True)
-    name = method_name(played.federation.method.name)
+    name = registry.title(played.federation.method.name)
     ax.set_title(f"{name}: {100 * played.accuracy:.0f} %\n{whose}", fontsize=7)
     rows = pd.DataFrame(everything.numpy(), columns=["x", "y"])
     rows["label"] = y.tolist() + known

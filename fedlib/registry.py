@@ -7,34 +7,45 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # a list of names needs no torch
     from fedlib.method import Method
 
+# name -> how it is printed, and its module
 METHODS = {
-    "gfpl": "fedlib.methods.gfpl",
-    "fedpa": "fedlib.methods.fedpa",
-    "fedmps": "fedlib.methods.fedmps",
-    "fedhpro": "fedlib.methods.fedhpro",
-    "fedpg": "fedlib.methods.fedpg",
-    "local": "fedlib.baselines.local",
-    "fedavg": "fedlib.baselines.fedavg",
-    "fedprox": "fedlib.baselines.fedprox",
-    "fesem": "fedlib.baselines.fesem",
-    "fedper": "fedlib.baselines.fedper",
-    "fedrep": "fedlib.baselines.fedrep",
-    "fedproto": "fedlib.baselines.fedproto",
-    "fedfa": "fedlib.baselines.fedfa",
-    "fedensemble": "fedlib.baselines.fedensemble",
-    "fedgen": "fedlib.baselines.fedgen",
-    "fedhkd": "fedlib.baselines.fedhkd",
-    "moon": "fedlib.baselines.moon",
-    "fedntd": "fedlib.baselines.fedntd",
-    "fedgkd": "fedlib.baselines.fedgkd",
-    "fedproc": "fedlib.baselines.fedproc",
-    "fedtgp": "fedlib.baselines.fedtgp",
-    "fedgmkd": "fedlib.baselines.fedgmkd",
-    "fedrcl": "fedlib.baselines.fedrcl",
-    "fedsa": "fedlib.baselines.fedsa",
-    "vhl": "fedlib.baselines.vhl",
-    "ccvr": "fedlib.baselines.ccvr",
+    "gfpl": ("GFPL", "fedlib.methods.gfpl"),
+    "fedpa": ("FedPA", "fedlib.methods.fedpa"),
+    "fedmps": ("FedMPS", "fedlib.methods.fedmps"),
+    "fedhpro": ("FedHPro", "fedlib.methods.fedhpro"),
+    "fedpg": ("FedPG", "fedlib.methods.fedpg"),
+    "local": ("Local", "fedlib.baselines.local"),
+    "fedavg": ("FedAvg", "fedlib.baselines.fedavg"),
+    "fedprox": ("FedProx", "fedlib.baselines.fedprox"),
+    "fesem": ("FeSEM", "fedlib.baselines.fesem"),
+    "fedper": ("FedPer", "fedlib.baselines.fedper"),
+    "fedrep": ("FedRep", "fedlib.baselines.fedrep"),
+    "fedproto": ("FedProto", "fedlib.baselines.fedproto"),
+    "fedfa": ("FedFA", "fedlib.baselines.fedfa"),
+    "fedensemble": ("FedEnsemble", "fedlib.baselines.fedensemble"),
+    "fedgen": ("FedGen", "fedlib.baselines.fedgen"),
+    "fedhkd": ("FedHKD", "fedlib.baselines.fedhkd"),
+    "moon": ("MOON", "fedlib.baselines.moon"),
+    "fedntd": ("FedNTD", "fedlib.baselines.fedntd"),
+    "fedgkd": ("FedGKD", "fedlib.baselines.fedgkd"),
+    "fedproc": ("FedProc", "fedlib.baselines.fedproc"),
+    "fedtgp": ("FedTGP", "fedlib.baselines.fedtgp"),
+    "fedgmkd": ("FedGMKD", "fedlib.baselines.fedgmkd"),
+    "fedrcl": ("FedRCL", "fedlib.baselines.fedrcl"),
+    "fedsa": ("FedSA", "fedlib.baselines.fedsa"),
+    "vhl": ("VHL", "fedlib.baselines.vhl"),
+    "ccvr": ("CCVR", "fedlib.baselines.ccvr"),
 }
+
+
+def title(name: str) -> str:
+    """Return the printed name of a method; another name, of a variant, stays."""
+    return METHODS[name][0] if name in METHODS else name
+
+
+def module(name: str) -> str:
+    """Return the module of a method, by its dotted name."""
+    return METHODS[name][1]
 
 
 def method(name: str) -> "Method":
@@ -52,4 +63,4 @@ def method(name: str) -> "Method":
         raise ValueError(f"method: got {name!r}, expected one of {list(METHODS)}{hint}")
     from fedlib.method import complete  # with torch, which a list of names needs not
 
-    return complete(import_module(METHODS[name]).METHOD)
+    return complete(import_module(module(name)).METHOD)

@@ -12,7 +12,6 @@ import pandas as pd
 from fedlib import registry
 from fedlib.data import load
 from fedlib.paths import PARAMS
-from fedlib.plot import method_name
 from fedlib.results import Result
 from fedlib.tables import compare, mean_sd
 
@@ -278,7 +277,7 @@ def label(result: Result) -> str:
         for switch, value in hp.items()
         if isinstance(value, str) and value != plain[switch]
     ]
-    return f"{method_name(name)} ({', '.join(told)})" if told else name
+    return f"{registry.title(name)} ({', '.join(told)})" if told else name
 
 
 def readouts(results: Sequence[Result]) -> pd.DataFrame:
@@ -413,7 +412,7 @@ def data_title(name: str) -> str:
 
 
 # How ``tables.render`` prints what CSVs hold by name.
-NAMES = {"dataset": data_title, "method": method_name}
+NAMES = {"dataset": data_title, "method": registry.title}
 
 
 def printed(table: pd.DataFrame) -> pd.DataFrame:
@@ -424,7 +423,7 @@ def printed(table: pd.DataFrame) -> pd.DataFrame:
 
 def named(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table with methods named as printed."""
-    return table.assign(method=table["method"].map(method_name))
+    return table.assign(method=table["method"].map(registry.title))
 
 
 def message_fields(results: Sequence[Result], number: int = 2) -> pd.DataFrame:

@@ -53,7 +53,7 @@ def identity(spec: Spec) -> dict:
         "format": FORMAT,
         "spec": spec.model_dump(mode="json"),
         "data": [data.fingerprint, data.mean, data.std, data.augment],
-        "sources": source_hashes("fedlib.federation", registry.METHODS[spec.method]),
+        "sources": source_hashes("fedlib.federation", registry.module(spec.method)),
     }
 
 

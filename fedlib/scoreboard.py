@@ -18,12 +18,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedlib import papers
+from fedlib import papers, registry
 from fedlib.data import DATASETS
 from fedlib.papers import TABLES
 from fedlib.papers.source import Kind, Source
 from fedlib.paths import figures_dir
-from fedlib.plot import method_name
 from fedlib.reports import reference
 
 POINTS = 1.5  # of accuracy, where twice the paper's sd is less
@@ -38,7 +37,7 @@ PREFIX = {
     **{"alpha": "α ", "ways": "n = ", "imbalance": "tail ", "round": "round "},
     **{"shot_spread": "spread ", "virtual_per_class": "n_v "},
 }
-NAMES = {"paper": method_name}  # how ``tables.render`` prints what CSVs hold by name
+NAMES = {"paper": registry.title}  # how ``tables.render`` prints what CSVs hold by name
 SHORT = {"nid1": "NID1", "nid2": "NID2", "lda": "LDA", "none": "without all"}
 
 KINDS = {
@@ -73,7 +72,7 @@ def _label(source: Source, wanted: pd.Series) -> str:
     if pd.isna(variant):
         return wanted["method"]
     label = source.labels.get(variant, variant)
-    return label.format(method=method_name(wanted["method"]))
+    return label.format(method=registry.title(wanted["method"]))
 
 
 def _row(source: Source, wanted: pd.Series, there: pd.DataFrame) -> pd.Series | None:
@@ -185,7 +184,7 @@ def _told(name: str) -> Callable[[Any], str]:
         if pd.isna(value):
             return ""
         if name == "method":
-            return method_name(value)
+            return registry.title(value)
         if name == "dataset":
             return DATASETS[value].title
         text = value.replace("_", " ") if isinstance(value, str) else f"{value:g}"

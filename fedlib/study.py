@@ -23,7 +23,6 @@ from fedlib.data import Dataset, load
 from fedlib.local import Training
 from fedlib.notes import Note
 from fedlib.partition import SCHEMES
-from fedlib.plot import method_name
 from fedlib.results import Result
 from fedlib.runs import run_many
 from fedlib.spec import SettingError, Spec, refuse_unknown, suggestion
@@ -76,7 +75,7 @@ def labelled(runs: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
     for text in runs:
         name, hp = parsed(text)
         switches = ", ".join(v if k == "variant" else f"{k}={v}" for k, v in hp.items())
-        found[f"{method_name(name)} ({switches})" if switches else name] = text
+        found[f"{registry.title(name)} ({switches})" if switches else name] = text
     return found
 
 

@@ -23,7 +23,6 @@ from fedlib.messages import Size
 from fedlib.method import Context, Round
 from fedlib.nets import Net, TwoLevel
 from fedlib.partition import Partition
-from fedlib.plot import method_name
 from fedlib.readouts import Models, Rule
 from fedlib.spec import Spec
 from fedlib.tree import flatten
@@ -206,7 +205,7 @@ def travels(played: Mapping[str, Played]) -> pd.DataFrame:
         every += [size.floats for size in one.final.values()]
         rows.append(
             {
-                "method": method_name(name),
+                "method": registry.title(name),
                 "up": _traffic(one, "up"),
                 "down": _traffic(one, "down"),
                 "stays": ", ".join(f"{k} {v}" for k, v in kept(one).items()),

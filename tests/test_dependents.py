@@ -34,7 +34,7 @@ def before() -> dict:
 def test_touching_a_method_makes_its_artefacts_stale_and_no_other(
     before, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    module = registry.METHODS[method]
+    module = registry.module(method)
     find = sources.module_path
     edited = tmp_path / "edited.py"
     edited.write_text(find(module).read_text() + "\nANOTHER = 1\n")

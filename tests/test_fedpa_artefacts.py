@@ -119,10 +119,10 @@ def test_generators_are_sampled_on_the_way():
     assert len(points) == 60
     assert found["space"].tolist() == ["plane", "embedding"] * 2
     assert found["noise_r"].isna().tolist() == [True, False] * 2
-    frame = points.rename(columns={"value": "row", "round": "column"})
-    fig, drawn = plot_planes.grid(frame)
+    fig, drawn = plot_planes.grid(points, row="value", column="round")
     assert len(fig.axes) == 2
     assert len(drawn) == 60
+    assert list(drawn) == ["value", "round", "label", "x", "y"]
 
 
 def test_an_artefact_whose_runs_are_a_mapping_is_current_until_their_order_changes():

@@ -223,9 +223,9 @@ def test_tables_are_over_seeds():
     assert told["method"].tolist() == ["m", "q", "Chance"]
     assert told["rank"].tolist() == [3, 7, 5]
     drawn = fedpg_privacy.points(table, "attack", {"psnr": "PSNR"})
-    assert set(drawn["dataset"]) == {"m, PSNR", "q, PSNR"}
-    assert drawn[drawn["method"] == "Class mean"]["value"].tolist() == [1, 1]
-    assert set(fedpg_privacy.points(told, "method", {"rank": "R"})["dataset"]) == {"R"}
+    assert set(drawn["panel"]) == {"m, PSNR", "q, PSNR"}
+    assert drawn[drawn["attack"] == "Class mean"]["n"].tolist() == [1, 1]
+    assert set(fedpg_privacy.points(told, "method", {"rank": "R"})["panel"]) == {"R"}
 
 
 def test_small_cells_by_hand(found):

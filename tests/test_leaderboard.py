@@ -13,7 +13,7 @@ from torch import Tensor
 import fedlib
 from fedlib import leaderboard, plot_leaderboard
 from fedlib.log import Log
-from fedlib.plot import STYLES
+from fedlib.plot import style
 from fedlib.registry import METHODS
 from fedlib.results import Result
 
@@ -197,7 +197,7 @@ def test_bytes_page_draws_the_numbers_it_returns():
         assert np.asarray(line.get_ydata()).tolist() == [local["own"]] * 2
         assert np.asarray(point.get_xdata()).tolist() == [fedavg["megabytes"]]
         assert np.asarray(point.get_ydata()).tolist() == [fedavg["own"]]
-        assert point.get_color() == STYLES["fedavg"].colour
+        assert point.get_color() == style("fedavg").colour
     labels = {text.get_text() for text in panels[0].texts}
     assert labels == {"FedAvg", "Local (sends nothing)"}
 

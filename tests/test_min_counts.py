@@ -57,5 +57,3 @@ def test_the_table_by_counting():
     assert table.change[0] == 0
     assert table.change[1] == pytest.approx(changes.mean())
     assert table.change_sd[1] == pytest.approx(changes.std())
-    drawn = min_counts.points(table, "kilobytes")
-    assert drawn.kilobytes.equals(table.kilobytes)

@@ -26,7 +26,8 @@ CELLS = [
     "notebook.check(len(result.readouts), near=4, tol=0)",
     "notebook.check(shown_by_test.double(0.4351), near=0.87, tol=0.01)",
     "notebook.table(result.summary()[['model', 'rule']])",
-    "fig, df = plot.bars(pd.DataFrame({'label': ['local'], 'value': [0.5]}))\n"
+    "df = pd.DataFrame({'label': ['local'], 'value': [0.5]})\n"
+    "fig, df = plot.bars(df, x='label', y='value')\n"
     "notebook.table(df)",
 ]
 

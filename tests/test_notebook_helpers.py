@@ -208,8 +208,8 @@ DATA: Any = SimpleNamespace(name="digits", title="Digits", fingerprint="abc")
 
 def write_all(settings: Any) -> dict[str, str]:
     art = notebook.artefact("fedmps", "table3", "quick")
-    df = pd.DataFrame({"label": ["fedmps", "local"], "value": [0.8, 0.5]})
-    art.figure(*bars(df), suffix="bars")
+    df = pd.DataFrame({"method": ["fedmps", "local"], "accuracy": [0.8, 0.5]})
+    art.figure(*bars(df, x="method", y="accuracy"), suffix="bars")
     art.table(df)
     results = [fake_result(2), fake_result(1)]
     art.provenance(
@@ -279,9 +279,10 @@ def test_artefact_refuses_bad_names_and_a_table_over_a_figure():
         with pytest.raises(ValueError, match=f"^{argument}: got"):
             notebook.artefact(paper, name, preset)
     art = notebook.artefact("fedmps", "fig4", "cpu")
-    df = pd.DataFrame({"label": ["local"], "value": [0.5]})
-    art.figure(*bars(df))
-    art.figure(*bars(df))  # a cell that runs twice
+    df = pd.DataFrame({"method": ["local"], "accuracy": [0.5]})
+    drawn = bars(df, x="method", y="accuracy")
+    art.figure(*drawn)
+    art.figure(*drawn)  # a cell that runs twice
     with pytest.raises(ValueError, match="for a table, which a figure has already"):
         art.table(df)
     with pytest.raises(ValueError, match="suffix: got '../a'"):

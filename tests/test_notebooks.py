@@ -165,7 +165,7 @@ def test_no_preset_without_a_notebook():
 
 @pytest.mark.parametrize(
     "path",
-    [Path(module) for module in registry.METHODS.values()],
+    [Path(registry.module(name)) for name in registry.METHODS],
     ids=str,
 )
 def test_equations_stand_in_table_file_and_notebook(path):

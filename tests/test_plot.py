@@ -12,9 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
-from fedlib import plot, plot_study
+from fedlib import plot, plot_study, registry
+from fedlib.paths import ROOT
 from fedlib.registry import METHODS
 
+LINES = plot.LINES
 OWN = ["gfpl", "fedpa", "fedmps", "fedhpro", "fedpg"]
 TOGETHER = {  # what each paper draws in one figure
     "gfpl": "gfpl local fesem fedprox fedper fedavg fedrep fedproto fedfa fedpa",
@@ -24,7 +26,7 @@ TOGETHER = {  # what each paper draws in one figure
     "fedpg": "fedpg local fedavg fedprox fedntd moon fedgen vhl ccvr fedproto",
     "own": " ".join(OWN),
 }
-ALL = {name for group in TOGETHER.values() for name in group.split()}
+DRAWN = {name for group in TOGETHER.values() for name in group.split()}
 
 
 @pytest.fixture(autouse=True)
@@ -47,25 +49,37 @@ def rectangles(ax: Axes) -> list[Rectangle]:
 
 
 def test_every_method_has_a_style_and_a_printed_name():
-    assert len(ALL) == 26
-    assert set(plot.STYLES) == ALL
-    assert set(METHODS) <= set(plot.STYLES)
-    for name in ALL:
-        assert plot.method_name(name).lower() == name
-    assert plot.method_name("fedmps") == "FedMPS"
-    assert plot.method_name("without soft labels") == "without soft labels"
+    assert set(METHODS) >= DRAWN
+    for name in METHODS:
+        assert registry.title(name).lower() == name
+        assert plot.style(name).label == registry.title(name)
+    assert registry.title("fedmps") == "FedMPS"
+    assert registry.title("without soft labels") == "without soft labels"
 
 
 def test_styles_differ_also_without_colour():
-    triples = {(s.colour, s.marker, s.line) for s in plot.STYLES.values()}
-    grey = {(s.marker, s.line) for s in plot.STYLES.values()}
-    assert len(triples) == len(grey) == len(ALL)
-    assert [n for n, s in plot.STYLES.items() if s.line == "-"] == OWN
+    looks = {name: plot.style(name) for name in METHODS}
+    assert len({(s.marker, s.line) for s in looks.values()}) == len(METHODS)
+    assert [n for n, s in looks.items() if s.line == "-"] == OWN
+
+
+@pytest.mark.parametrize(("room", "line"), [("methods", {"-"}), ("baselines", LINES)])
+def test_a_line_in_the_registry_gives_a_method_a_look_of_its_own(
+    monkeypatch, room, line
+):
+    before = {name: plot.style(name) for name in METHODS}
+    for i in range(6):
+        new = ("New", f"fedlib.{room}.new{i}")
+        monkeypatch.setitem(METHODS, f"new{i}", new)
+    after = {name: plot.style(name) for name in METHODS}
+    assert {name: after[name] for name in before} == before
+    assert len({(s.marker, s.line) for s in after.values()}) == len(before) + 6
+    assert {after[f"new{i}"].line for i in range(6)} <= set(line)
 
 
 @pytest.mark.parametrize("group", TOGETHER)
 def test_methods_of_one_paper_differ_in_colour_and_in_marker(group):
-    looks = [plot.STYLES[name] for name in TOGETHER[group].split()]
+    looks = [plot.style(name) for name in TOGETHER[group].split()]
     for a, b in combinations(looks, 2):
         assert a.colour != b.colour, (a.label, b.label)
         assert a.marker != b.marker, (a.label, b.label)
@@ -119,7 +133,7 @@ def test_colours_stay_apart_for_colour_blind_readers(kind):
 def test_variants_get_a_colour_that_no_method_in_the_figure_has():
     look = plot.styles(["fedmps", "fedproto", "no soft labels", "no contrast"])
     assert len({s.colour for s in look.values()}) == 4
-    assert look["fedmps"] == plot.STYLES["fedmps"]
+    assert look["fedmps"] == plot.style("fedmps")
 
 
 def test_curves_draw_the_numbers_they_return():
@@ -132,8 +146,8 @@ def test_curves_draw_the_numbers_they_return():
     x, y = lines["FedMPS"].get_data()
     np.testing.assert_array_equal(x, range(6))
     np.testing.assert_allclose(np.asarray(y, float), 0.1 * np.arange(6) + 0.01)
-    assert lines["FedMPS"].get_color() == plot.STYLES["fedmps"].colour
-    assert lines["FedAvg"].get_marker() == plot.STYLES["fedavg"].marker
+    assert lines["FedMPS"].get_color() == plot.style("fedmps").colour
+    assert lines["FedAvg"].get_marker() == plot.style("fedavg").marker
     fig.draw_without_rendering()
     assert "20" in [t.get_text() for t in fig.axes[0].get_yticklabels()]
 
@@ -196,19 +210,20 @@ def test_heatmaps_share_a_colour_scale_and_refuse_bad_counts():
 
 def test_bars_have_the_given_heights_and_no_bar_for_missing():
     df = pd.DataFrame(
-        {"label": ["fedavg", "moon", "fedmps"], "value": [0.5, np.nan, 0.8], "sd": 0.1}
+        {"run": ["fedavg", "moon", "fedmps"], "share": [0.5, np.nan, 0.8], "sd": 0.1}
     )
-    fig, drawn = plot.bars(df)
+    fig, drawn = plot.bars(df, x="run", y="share")
     ax = fig.axes[0]
     heights = [bar.get_height() for bar in rectangles(ax)]
     np.testing.assert_array_equal(heights, [0.5, np.nan, 0.8])
     assert [t.get_text() for t in ax.get_xticklabels()] == ["FedAvg", "MOON", "FedMPS"]
-    assert drawn["value"].isna().tolist() == [False, True, False]
+    assert drawn["share"].isna().tolist() == [False, True, False]
 
 
 def test_grouped_bars_stand_side_by_side_with_one_legend_entry_each():
     rows = [(f"n = {n}", m, 0.1 * n) for n in (3, 4) for m in ("fedproto", "fedmps")]
-    fig, _ = plot.bars(pd.DataFrame(rows, columns=["label", "group", "value"]))
+    df = pd.DataFrame(rows, columns=["ways", "method", "accuracy"])
+    fig, _ = plot.bars(df, x="ways", y="accuracy", group="method")
     edges = sorted(
         (b.get_x(), b.get_x() + b.get_width()) for b in rectangles(fig.axes[0])
     )
@@ -240,7 +255,7 @@ def test_scatter_draws_points_and_present_prototypes():
 DRAW = {
     "curves": lambda: plot.curves(curve_frame(["fedavg", "fedmps"])),
     "heatmap": lambda: plot.heatmap(np.arange(6).reshape(2, 3)),
-    "bars": lambda: plot.bars(pd.DataFrame({"label": ["local"], "value": [0.5]})),
+    "bars": lambda: plot.bars(curve_frame(["local"], 1), x="method", y="accuracy"),
     "scatter": lambda: plot.scatter(np.eye(2), [0, 1], prototypes=np.ones((2, 2))),
 }
 
@@ -302,3 +317,14 @@ def test_lines_keep_the_columns_that_they_are_given():
         np.testing.assert_array_equal(line.get_xydata(), [[1, 10], [2, 20], [3, 30]])
     with pytest.raises(ValueError, match="two rows"):
         plot_study.lines(df, x="clients", y="kilobytes", line="place", panel="place")
+
+
+def test_committed_numbers_are_called_what_they_are():
+    """A column ``accuracy`` holds shares or percent, and bars have real names."""
+    files = sorted((ROOT / "figures").rglob("*.csv"))
+    assert len(files) > 50
+    for path in files:
+        df = pd.read_csv(path)
+        assert not {"label", "group", "value"} <= set(df), path
+        if "accuracy" in df:
+            assert df["accuracy"].dropna().between(0, 100).all(), path

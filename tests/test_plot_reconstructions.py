@@ -70,6 +70,9 @@ def test_losses_are_means_over_seeds():
     assert [ax.get_yscale() for ax in fig.axes] == ["log", "linear"]
     assert [ax.get_ylabel() for ax in fig.axes] == ["Error", "Loss"]
     assert fig.axes[0].lines[0].get_linestyle() == "-"
+    named = df.rename(columns={"curve": "features"})
+    _, drawn = plot_reconstructions.losses(named, line="features")
+    assert list(drawn) == ["panel", "features", "step", "loss", "sd"]
 
 
 def test_losses_of_a_methods_variant_are_dashed():

@@ -74,7 +74,7 @@ def watch(
 
     Training is cut off before round ``stop``; the losses of round ``poison`` are nan.
     """
-    module = import_module(registry.METHODS[name])
+    module = import_module(registry.module(name))
     real, played = module.METHOD.client, []
 
     def client(ctx, *rest):
@@ -180,7 +180,7 @@ def test_the_key_ignores_comments_docstrings_and_layout(edit):
 @pytest.mark.parametrize("name", METHODS)
 def test_editing_one_method_leaves_the_keys_of_the_others(edit, name):
     before = keys()
-    edit(registry.METHODS[name], "METHOD = ", "MORE = 1\n\nMETHOD = ")
+    edit(registry.module(name), "METHOD = ", "MORE = 1\n\nMETHOD = ")
     after = keys()
     assert {m for m in METHODS if before[m] != after[m]} == {name}
 

@@ -9,9 +9,8 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
-from fedlib import paths, plot_scoreboard, scoreboard
+from fedlib import paths, plot_scoreboard, registry, scoreboard
 from fedlib.notes import Note, record
-from fedlib.plot import method_name
 from fedlib.reports import REFERENCE
 
 
@@ -185,7 +184,7 @@ def test_equal_numbers_of_two_settings_do_not_get_mixed():
     ]
     write("fedmps/table5", rows[::-1])
     ran = of("fedmps/table5").dropna(subset="ours").set_index("row")["ours"]
-    assert ran.to_dict() == {method_name(m): i for i, m in enumerate(same, 7)}
+    assert ran.to_dict() == {registry.title(m): i for i, m in enumerate(same, 7)}
 
 
 def test_a_sweep_of_one_setting_has_the_protocols_value_of_the_others():
@@ -233,7 +232,7 @@ def test_orderings(printed, off, ordering, in_order):
     ranked = dict(sorted(printed.items(), key=lambda item: item[1]))  # the worst first
     write("fedpa/table3", fedpa_rows(ranked, dict(zip(ranked, off, strict=True))))
     (row,) = scoreboard.orderings(scoreboard.cells("cpu")).to_dict("records")
-    best = method_name(max(printed, key=lambda name: printed[name]))
+    best = registry.title(max(printed, key=lambda name: printed[name]))
     assert (row["paper"], row["methods"], row["pairs"]) == ("fedpa", 4, 6)
     assert row["leads"] == best
     assert (row["ordering"], row["in order"]) == (ordering, in_order)

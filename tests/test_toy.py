@@ -10,7 +10,7 @@ import pytest
 import torch
 from matplotlib.colors import to_rgb
 
-from fedlib import plot, plot_toy, toy
+from fedlib import plot, plot_toy, registry, toy
 from fedlib.data import load
 from fedlib.registry import METHODS
 from fedlib.tree import flatten
@@ -123,7 +123,7 @@ def test_planes_returns_what_it_drew():
         assert len(marks) == samples
         assert len(stars) == (toy.CLASSES if name == "fedproto" else 0)
         title = ax.get_title()
-        assert title.startswith(f"{plot.method_name(name)}: ")
+        assert title.startswith(f"{registry.title(name)}: ")
         assert f"{100 * played(name).accuracy:.0f} %" in title
         x, (x0, x1) = rows["x"].to_numpy(), ax.get_xlim()
         assert x0 < x.min() < x.max() < x1
