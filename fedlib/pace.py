@@ -173,16 +173,22 @@ class Pace:
         step = self._took[group] / self._guessed[group] if group else STEP
         return self._guess[name] * step
 
+    def _notebook(self, now: float) -> float:
+        """Return the seconds of a notebook; those that take longer tell it as well."""
+        known = self._executed
+        each = sum(known) / len(known) if known else NOTEBOOK
+        under_way = [(1 + LATE) * (now - start) for start in self._executing.starts]
+        whole = [*known, *(max(each, seconds) for seconds in under_way)]
+        return sum(whole) / len(whole) if whole else each
+
     def left(self, now: float) -> float | None:
         """Return the seconds until the end; None before enough is done to tell.
 
         What is being computed counts as far as it is, so that the end comes nearer
         between two events; what takes longer than expected is nearly done.
         """
-        if not (self._guessed or self._executed):
-            return None
         done = self._ran + sum(self._executed)
-        each = sum(self._executed) / max(1, len(self._executed)) or NOTEBOOK
+        each = self._notebook(now)
         todo = 0.0
         for lane, expected in (
             (self._running, [self._expected(name) for name in self.runs]),
@@ -194,5 +200,7 @@ class Pace:
                 for whole, so_far in zip(expected, spent, strict=False)
             )
             done += sum(spent)
-        enough = done >= ENOUGH * (done + todo)
-        return (now - self._begun) * todo / done if enough else None
+        measured = self._guessed or self._executed
+        if not measured or not done or done < ENOUGH * (done + todo):
+            return None
+        return (now - self._begun) * todo / done

@@ -249,8 +249,8 @@ def _due(chosen: Sequence[Artefact], force: bool) -> list[Artefact]:
             reads = found and artefacts.reads(artefact)
             if force or reads or artefacts.why_stale(artefact):
                 found.append(artefact)
-        except (DataError, SyntaxError):
-            continue  # the artefact itself reports this
+        except Exception:  # the artefact itself reports this
+            continue
     return found
 
 

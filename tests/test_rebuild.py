@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from pathlib import Path
 
 import nbformat
@@ -12,6 +13,7 @@ import yaml
 from fedlib import (
     artefacts,
     data,
+    pace,
     papers,
     paths,
     rebuild,
@@ -398,34 +400,80 @@ def test_missing_runs_come_first(with_runs, kernels, monkeypatch):
     assert current.status == "current"
 
 
-def test_progress_says_what_is_left(with_runs, project, monkeypatch):
+@pytest.fixture
+def by_hand(with_runs, monkeypatch):
+    """Return a clock set by hand, lines told, and the progress of two artefacts.
+
+    They need three distinct runs of 2, 2 and 6 rounds, of a second each.
+    """
     write_notebook("toy/b")
     long = papers.fedmps("digits", "local", seed=3, rounds=6)
     monkeypatch.setitem(special.SPECIAL, "toy/b", lambda p: [with_runs[0], long])
-    now, lines = [0.0], []
+    now, lines = [500.0], []
     monkeypatch.setattr(rebuild.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(rebuild._Progress, "TICK", 3600)
+    monkeypatch.setattr(runs, "seconds_per_round", lambda s: 20.0)
     chosen = [artefacts.prepare(name, "quick") for name in ("toy/a", "toy/b")]
-    with rebuild._Progress(chosen, lines.append) as progress:
-        now[0] = 500.0  # a notebook's time is not the runs'
-        progress.begin()
-        for seconds, spec in ((40, with_runs[0]), (60, with_runs[1]), (90, long)):
+    progress = rebuild._Progress(chosen, 1, lines.append)
+    return now, lines, progress, [*with_runs, long]
+
+
+def test_progress_says_what_is_left(by_hand):
+    now, lines, progress, specs = by_hand
+    with progress:
+        progress.begin(specs)
+        for seconds, spec in ((40, specs[0]), (60, specs[1]), (200, specs[2])):
             now[0] = 500.0 + seconds
             progress.count(spec)
-    # Three distinct runs of 2, 2 and 6 rounds. After 40 s two of ten rounds are done: 8
-    # rounds of 20 s are left. 20 s later it is too early for another line.
-    assert lines == ["  run 1 of 3, about 3 min left", "  run 3 of 3"]
+    # After 40 s two of ten rounds are done: 8 rounds of 20 s are left, and two
+    # notebooks of 10 s each; 20 s later it is too early for another line.
+    assert lines == ["  run 1 of 3, about 3 min left", "  run 3 of 3, about 20 s left"]
 
 
-def test_a_pace_is_told_when_enough_is_done(with_runs, project, monkeypatch):
-    long = papers.fedmps("digits", "local", seed=3, rounds=60)
-    monkeypatch.setitem(special.SPECIAL, "toy/a", lambda p: [with_runs[0], long])
-    monkeypatch.setattr(rebuild._Progress, "EVERY", -1)
-    lines = []
-    with rebuild._Progress(
-        [artefacts.prepare("toy/a", "quick")], lines.append
-    ) as progress:
-        progress.count(with_runs[0])  # 2 of 62 rounds
-    assert lines == ["  run 1 of 2"]
+def test_progress_goes_on_within_a_run(by_hand, monkeypatch):
+    now, lines, progress, specs = by_hand
+    monkeypatch.setattr(rebuild._Progress, "TICK", 0.01)
+    progress.begin(specs)
+    now[0] += 40
+    progress.count(specs[0])
+    now[0] += 39
+    with progress:
+        for _ in range(500):
+            if len(lines) > 1:
+                break
+            time.sleep(0.01)
+    assert lines[1:] == ["  run 1 of 3, about 2 min left"]
+
+
+def test_a_prediction_waits_until_enough_is_done(by_hand, monkeypatch):
+    now, lines, progress, specs = by_hand
+    progress.pace.notebooks = 1000
+    with progress:
+        now[0] += 40
+        progress.count(specs[0])
+    assert lines == ["  run 1 of 3"]
+
+
+def test_the_pace_of_runs_on_disk_is_known(with_runs, monkeypatch):
+    runs.run(with_runs[0])
+    monkeypatch.setattr(runs, "seconds_per_round", lambda s: 30.0)
+    progress = rebuild._Progress([artefacts.prepare("toy/a", "quick")], 1, print)
+    assert (progress.runs, progress.pace.notebooks) == (1, 1)
+    (name,) = progress.pace.runs
+    assert progress.pace._expected(name) == pytest.approx(60)
+
+
+def test_only_what_is_due_is_waited_for(with_runs, kernels, monkeypatch):
+    write_notebook("toy/b")
+    rebuild.rebuild(["a"], "quick")
+    seen = []
+    monkeypatch.setattr(
+        rebuild, "Pace", lambda *args: seen.append(args) or pace.Pace(*args)
+    )
+    rebuild.rebuild([], "quick")
+    assert [(list(specs), count) for specs, count, *_ in seen] == [([], 1)]
+    rebuild.rebuild([], "quick", force=True)
+    assert [(list(specs), count) for specs, count, *_ in seen[1:]] == [([], 2)]
 
 
 def test_rebuild_counts_each_missing_run_once(with_runs, kernels, monkeypatch):
