@@ -100,7 +100,11 @@ def rebuild(
     chosen.sort(key=lambda artefact: bool(artefacts.reads(artefact)))  # those at last
     speeds = _Speeds(chosen) if dry_run else None
     found: dict[str, Outcome] = {}
-    with own_kernel(), _Progress(chosen, echo) as progress, _executor(jobs) as executor:
+    with (
+        own_kernel(),
+        _Progress(chosen, echo) as progress,
+        _executor(min(jobs, len(chosen))) as executor,
+    ):
         started: list[_Started] = []
         for artefact in chosen:
             if artefacts.reads(artefact):
