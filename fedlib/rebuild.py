@@ -103,7 +103,8 @@ def rebuild(
     speeds = _Speeds(chosen) if dry_run else None
     found: dict[str, Outcome] = {}
     progress = _Progress([] if dry_run else _due(chosen, force), jobs, echo)
-    with own_kernel(), progress, _executor(jobs) as executor:
+    executor = _executor(min(jobs, len(chosen)))
+    with own_kernel(), progress, executor:
         started: list[_Started] = []
         for artefact in chosen:
             if artefacts.reads(artefact):

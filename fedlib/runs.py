@@ -285,10 +285,10 @@ def jobs_default() -> int:
 
 
 def jobs_of_machine() -> int:
-    """Return how many processes can share this machine: ``FEDLIB_JOBS``, else its cores.
+    """Return how many processes share this machine: ``FEDLIB_JOBS``, else its cores.
 
-    Those that this process may use, as long as memory has 2 GiB for each. They would
-    crowd a GPU, where it is 1.
+    That is those that this process may use, as long as memory has 2 GiB for each. On a
+    GPU, which they would crowd, it is 1.
     """
     if os.environ.get("FEDLIB_JOBS") or chosen().type != "cpu":
         return jobs_default()

@@ -184,14 +184,14 @@ def test_same_generator_same_bits_and_inputs_stay(case):
     assert moved > 0
 
 
-@pytest.mark.parametrize("chunk", [1, 7])
 @every_case
-def test_chunk_size_does_not_matter(case, chunk):
-    """Twenty clients of unequal size: one at a time, seven, and all at once."""
-    sizes = [8 + 3 * (k % 5) for k in range(20)]
+def test_chunk_size_does_not_matter(case):
+    """Nine clients of unequal size: one at a time, four, and all at once."""
+    sizes = [8 + 3 * (k % 5) for k in range(9)]
     together = play(case, 2, sizes=sizes)[-1]
-    apart = play(case, 2, sizes=sizes, chunk=chunk)[-1]
-    assert_same(together.mine, apart.mine, rtol=0, atol=1e-5)
+    for chunk in (1, 4):
+        apart = play(case, 2, sizes=sizes, chunk=chunk)[-1]
+        assert_same(together.mine, apart.mine, rtol=0, atol=1e-5)
 
 
 @every_case

@@ -104,6 +104,7 @@ def test_modules_are_attributes_and_unknown_names_are_not():
 
 @pytest.mark.parametrize("first", ["import fedlib.federation", "import fedlib.runs"])
 def test_federation_is_the_function_whatever_was_imported_before(first):
-    assert fresh(f"{first}\nprint(fedlib.federation.__name__)") == "federation\n"
-    module = "from fedlib.federation import Federation as F; print(F is f.Federation)"
-    assert fresh(f"{first}\nimport fedlib as f; {module}") == "True\n"
+    name = "name = fedlib.federation.__name__"
+    module = "from fedlib.federation import Federation as F"
+    told = "print(name, F is fedlib.Federation)"
+    assert fresh("\n".join([first, name, module, told])) == "federation True\n"

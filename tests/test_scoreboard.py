@@ -49,15 +49,21 @@ def of(table: str) -> pd.DataFrame:
     return cells[(cells.paper == paper) & (cells.table == name)]
 
 
-def test_without_tables_nothing_ran():
-    states = scoreboard.cells("cpu")["state"].value_counts()
+@pytest.fixture(scope="module")
+def nothing_ran() -> pd.DataFrame:
+    """Return every field, with no table to take numbers from."""
+    return scoreboard.cells("cpu")
+
+
+def test_without_tables_nothing_ran(nothing_ran):
+    states = nothing_ran["state"].value_counts()
     assert set(states.index) == {"not run", "not available"}
     # Table 2 of FedHPro lost 50 numbers, Table VI of FedMPS the 48 at five ways.
     assert states["not available"] == 98
 
 
-def test_every_number_of_every_table_is_a_field():
-    found = scoreboard.cells("cpu").dropna(subset="number").groupby("paper").size()
+def test_every_number_of_every_table_is_a_field(nothing_ran):
+    found = nothing_ran.dropna(subset="number").groupby("paper").size()
     columns = {"mean", "gain", "ratio", "rounds", "parameters_k", "parameters"}
     columns |= {"classes", "block", "shots", "test_shots"}
     count = {}
@@ -264,9 +270,8 @@ def test_what_a_field_says(kind, number, ours, text):
 
 
 @pytest.mark.parametrize("paper", scoreboard.PAPERS)
-def test_a_board_has_a_field_per_number_and_fits_on_a_page(paper):
-    cells = scoreboard.cells("cpu")
-    part = cells[cells.paper == paper]
+def test_a_board_has_a_field_per_number_and_fits_on_a_page(paper, nothing_ran):
+    part = nothing_ran[nothing_ran.paper == paper]
     fig, drawn = plot_scoreboard.board(part)
     assert sum(len(ax.patches) for ax in fig.axes) == len(part) == len(drawn)
     for ax in fig.axes:

@@ -4,8 +4,8 @@
 
 A changed test file runs whole. A changed module runs the test files that import it or
 have its dotted name in a text. A method, and a module that no test imports, runs the
-tests that have its name in theirs, such as its cases of the laws. What is reached through
-other modules runs with all tests only (``make unit``).
+tests that have its name in theirs, such as its cases of the laws. What is reached
+through other modules runs with all tests only (``make unit``).
 """
 
 import ast
