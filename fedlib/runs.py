@@ -49,7 +49,7 @@ KEPT_BYTES = 32 * 2**20  # of a run's last models; larger ones are made again if
 ROOTS = (where(federation), where(Rows))
 
 
-def _code(spec: Spec) -> Code:
+def code_of(spec: Spec) -> Code:
     """Return the code that decides a run's numbers.
 
     How they are stored is not of it (``FORMAT``), nor on which device they are made. Of
@@ -95,7 +95,7 @@ def identity(spec: Spec) -> dict:
         "spec": spec.model_dump(mode="json"),
         "data": [data.fingerprint, data.mean, data.std, data.augment],
         "partition": _partition(spec, data),
-        "code": _code(spec).hash,
+        "code": code_of(spec).hash,
     }
 
 
@@ -263,7 +263,7 @@ def _compute(spec: Spec, home: Path, device: torch.device) -> dict[str, Tensor]:
     timing["cpu_seconds_per_round"] = (time.process_time() - worked) / count
     write_text(home / "timing.json", json.dumps(timing, indent=1) + "\n")
     record = identity(spec) | {
-        "sources": _code(spec).parts,
+        "sources": code_of(spec).parts,
         "deviations": fed.partition.deviations,
         "device": describe(device),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},

@@ -28,10 +28,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-# What decides no number of a run by its code: names, places on disk, the check of
-# settings and the papers' tables (their values are hashed as settings), and the readers
-# of data (their output is hashed).
+# What decides no number by its code: names, places on disk, this file, the check of
+# settings and all papers at once (what they set is hashed), and the readers of data
+# (their output is hashed).
 NOT_FOLLOWED = (
+    "fedlib.sources",
     "fedlib.registry",
     "fedlib.papers.BUILDERS",
     "fedlib.papers.TABLES",
@@ -46,6 +47,8 @@ NOT_FOLLOWED = (
 HIDES = ("eval", "exec", "globals", "__import__", "sys.modules", "importlib", "runpy")
 PACKAGE = __name__.split(".")[0]  # its own __init__ only hands names on
 DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+INNER = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+LATER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)  # bodies run when called
 ACTS = "(import)"  # what importing a module does besides binding names
 
 
@@ -242,10 +245,32 @@ def _leaves(statement: ast.stmt) -> Iterator[ast.stmt]:
 
 def _bound(leaf: ast.stmt) -> set[str]:
     """Return the names that a statement at the top level binds, imports aside."""
-    if isinstance(leaf, DEFINED):
-        return {leaf.name}
-    names = (node for node in ast.walk(leaf) if isinstance(node, ast.Name))
-    return {node.id for node in names if isinstance(node.ctx, ast.Store)}
+    return _stored([leaf])
+
+
+def _stored(waiting: list[Any]) -> set[str]:
+    """Return the names that code binds in its own scope, imports aside."""
+    waiting, found, of_others = [*waiting], set(), set()
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, DEFINED):
+            found.add(node.name)
+        elif isinstance(node, ast.Global):
+            of_others.update(node.names)
+        elif isinstance(node, ast.Name):
+            found |= {node.id} if isinstance(node.ctx, ast.Store) else set()
+        elif not isinstance(node, INNER):
+            waiting.extend(ast.iter_child_nodes(node))
+    return found - of_others
+
+
+def _own(function: Any) -> set[str]:
+    """Return the names that stand for values of a function's own."""
+    given = function.args
+    named = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+    named += filter(None, [given.vararg, given.kwarg])
+    body = function.body if isinstance(function.body, list) else [function.body]
+    return {argument.arg for argument in named} | _stored(body)
 
 
 def _is_definition(leaf: ast.stmt) -> bool:
@@ -387,30 +412,37 @@ def _dotted(node: ast.AST) -> tuple[str, tuple[str, ...]] | None:
     return (node.id, tuple(names)) if isinstance(node, ast.Name) else None
 
 
-def _written(node: Any, names: _Names) -> Iterator[str]:
+def _written(
+    node: Any, names: _Names, own: frozenset[str] = frozenset()
+) -> Iterator[str]:
     """Yield a definition's syntax, with names that do not depend on where things stand.
 
-    Imports are left out: what they bind is written where it is used.
+    Imports are left out: what they bind is written where it is used. ``own`` are the
+    names of arguments and local variables around it.
     """
     if isinstance(node, list):
         yield "["
         for part in node:
-            yield from _written(part, names)
+            yield from _written(part, names, own)
         yield "]"
     elif dotted := _dotted(node):
-        yield names.follow(*dotted)
+        name, rest = dotted
+        yield ".".join((name, *rest)) if name in own else names.follow(name, rest)
     elif isinstance(node, ast.Constant) or not isinstance(node, ast.AST):
         yield repr(getattr(node, "value", node))
     elif module := _named_module(node):
         names.uses[Place(module)] = None
     elif not (isinstance(node, ast.Import | ast.ImportFrom) or _is_text(node)):
+        inner = own
+        if isinstance(node, LATER):
+            inner = own | _own(node) - names.imports.keys()
         yield type(node).__name__
         for field, value in ast.iter_fields(node):
             if field in ("annotation", "returns") and isinstance(value, ast.Constant):
                 value = ast.parse(str(value.value), mode="eval").body
             if field not in ("ctx", "type_comment") and value not in (None, []):
                 yield field
-                yield from _written(value, names)
+                yield from _written(value, names, inner if field == "body" else own)
 
 
 def _named_module(node: ast.AST) -> str | None:
@@ -476,7 +508,7 @@ def _table(place: Place) -> dict[str, ast.expr]:
 def _at_import(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the parts of a statement that an import runs: no bodies of functions."""
     yield node
-    later = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+    later = isinstance(node, LATER)
     for field, value in ast.iter_fields(node):
         for part in value if isinstance(value, list) else [value]:
             if isinstance(part, ast.AST) and not (later and field == "body"):
