@@ -6,6 +6,8 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from fedlib import sources as _sources
+
 if TYPE_CHECKING:
     from fedlib import papers
     from fedlib.federation import Federation, federation
@@ -24,6 +26,8 @@ __all__ = [
     "run",
     "run_many",
 ]
+
+_sources.remember(__name__)  # the code as it is now: what follows imports no other
 
 # What is imported when it is asked for: torch and all that stands on it take seconds.
 _HOMES = {

@@ -1,6 +1,5 @@
 """Tables and figures: which there are, what each depends on, and why one is stale."""
 
-import ast
 import difflib
 import hashlib
 import json
@@ -11,17 +10,17 @@ from typing import Any, NamedTuple
 import yaml
 from IPython.core.inputtransformer2 import TransformerManager
 
-import fedlib
-from fedlib import parameters, paths, registry, study
+from fedlib import papers, parameters, paths, registry, runs, study
 from fedlib.data import DATASETS, load
 from fedlib.files import sha256, write_text
 from fedlib.paths import PRESETS
-from fedlib.sources import is_module, module_path, source_hashes
+from fedlib.sources import Code, Place, code, home, used_by
 from fedlib.spec import SettingError, Spec, suggestion
 from fedlib.tables import plain
 
 SUFFIXES = {".png", ".pdf", ".csv", ".md", ".tex", ".json"}
-STAMPED = {"notebook", "parameters", "runs", "sources", "data", "inputs", "outputs"}
+STAMPED = {"notebook", "parameters", "runs", "code", "sources", "data", "inputs"}
+STAMPED |= {"outputs"}
 
 
 class Artefact(NamedTuple):
@@ -135,15 +134,8 @@ def _listed(values: Mapping[str, Any], what: str) -> list[str]:
     return [item for item in dict.fromkeys(found) if isinstance(item, str)]
 
 
-def _home(name: str) -> str:
-    """Return the module behind ``fedlib.<name>``: itself, or where it is defined."""
-    if is_module(f"fedlib.{name}"):
-        return f"fedlib.{name}"
-    return getattr(getattr(fedlib, name, None), "__module__", "fedlib")
-
-
-def imported(notebook: Path) -> set[str]:
-    """Return the modules of fedlib that a notebook's code cells use.
+def used(notebook: Path) -> list[Place]:
+    """Return the definitions of fedlib that a notebook's code cells use.
 
     Raises
     ------
@@ -151,27 +143,17 @@ def imported(notebook: Path) -> set[str]:
         A cell is not Python, even after IPython's commands are translated.
     """
     cells = [c for c in parameters.read(notebook).cells if c.cell_type == "code"]
-    code = "\n".join(TransformerManager().transform_cell(c.source) for c in cells)
-    tree = ast.parse(code)
-    found, whole = set(), set()
-    for node in ast.walk(tree):
-        match node:
-            case ast.ImportFrom(module="fedlib"):
-                found |= {_home(alias.name) for alias in node.names}
-            case ast.ImportFrom(module=str(module)) if module.startswith("fedlib."):
-                inner = {f"{module}.{alias.name}" for alias in node.names}
-                found |= {module} | {name for name in inner if is_module(name)}
-            case ast.Import():
-                for alias in node.names:
-                    if alias.name == "fedlib":
-                        whole.add(alias.asname or "fedlib")
-                    elif alias.name.startswith("fedlib."):
-                        found.add(alias.name)
-    for node in ast.walk(tree):
-        match node:
-            case ast.Attribute(value=ast.Name(id=base)) if base in whole:
-                found.add(_home(node.attr))
-    return found
+    translate = TransformerManager().transform_cell
+    return used_by("\n".join(translate(cell.source) for cell in cells))
+
+
+def _code(artefact: Artefact, methods: set[str]) -> Code:
+    """Return the code of an artefact: of its runs, its papers' tables, its notebook."""
+    groups = {name.split("/")[0] for name in (artefact.name, *reads(artefact))}
+    chosen = groups & papers.PAPERS.keys() or papers.PAPERS.keys()
+    tables = [Place(f"{papers.__name__}.{name}", "PAPER") for name in sorted(chosen)]
+    records = [Place(registry.module(name), "METHOD") for name in sorted(methods)]
+    return code([*runs.ROOTS, *tables, *records, *used(artefact.notebook)])
 
 
 def _code_hash(notebook: Path) -> str:
@@ -230,12 +212,13 @@ def state(artefact: Artefact) -> dict[str, Any]:
     specs = artefact.specs
     methods = {*_listed(artefact.parameters, "method"), *(s.method for s in specs)}
     datasets = {*_listed(artefact.parameters, "dataset"), *(s.dataset for s in specs)}
-    modules = imported(artefact.notebook) | {registry.module(m) for m in methods}
+    built = _code(artefact, methods)
     found = {
         "notebook": _code_hash(artefact.notebook),
         "parameters": artefact.parameters,
         "runs": _runs_hash(specs),
-        "sources": source_hashes("fedlib.runs", *sorted(modules)),
+        "code": built.hash,
+        "sources": built.parts,
         "data": {name: _data(name) for name in sorted(datasets)},
         "inputs": {
             "/".join(path.parts[-2:]): sha256(path) for path in _references(artefact)
@@ -345,8 +328,8 @@ def why_stale(artefact: Artefact, now: dict[str, Any] | None = None) -> list[str
         words.append(f"parameter {name}: {old} -> {new}")
     if then["runs"] != now["runs"] and not parameters_changed:
         words.append("settings of runs changed")
-    for module, _ in _changes(then["sources"], now["sources"]):
-        words.append(f"code changed: {_shown(module)}")
+    if then["code"] != now["code"]:
+        words += _code_changes(then["sources"], now["sources"])
     words += [
         f"data changed: {name}" for name, _ in _changes(then["data"], now["data"])
     ]
@@ -372,9 +355,20 @@ def _changes(then: dict, now: dict) -> list[tuple[str, tuple[str, str]]]:
     return found
 
 
+def _code_changes(then: dict[str, str], now: dict[str, str]) -> list[str]:
+    """Return which definitions changed, by file; one that was only moved did not."""
+    changed = [name for name, part in now.items() if part not in then.values()]
+    changed += [name for name, part in then.items() if part not in now.values()]
+    by_file: dict[str, list[str]] = {}
+    for dotted in sorted(set(changed)):
+        module, _, name = dotted.rpartition(".")
+        by_file.setdefault(_shown(module), []).append(name)
+    words = [f"code changed: {file} ({', '.join(n)})" for file, n in by_file.items()]
+    return words or ["code changed: which definitions use which"]
+
+
 def _shown(module: str) -> str:
     """Return a module's file relative to the package, ``fedlib/methods/fedmps.py``."""
-    if not is_module(module):
-        return module.replace(".", "/") + ".py"
-    root = Path(str(fedlib.__file__)).resolve().parent.parent
-    return module_path(module).resolve().relative_to(root).as_posix()
+    path, file = home(module), module.replace(".", "/")
+    is_package = path is not None and path.name == "__init__.py"
+    return f"{file}/__init__.py" if is_package else f"{file}.py"

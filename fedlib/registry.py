@@ -1,8 +1,11 @@
 """The methods by name; a method joins with one line here."""
 
 import difflib
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
+
+from fedlib.sources import remember
 
 if TYPE_CHECKING:  # a list of names needs no torch
     from fedlib.method import Method
@@ -63,4 +66,6 @@ def method(name: str) -> "Method":
         raise ValueError(f"method: got {name!r}, expected one of {list(METHODS)}{hint}")
     from fedlib.method import complete  # with torch, which a list of names needs not
 
+    if module(name) not in sys.modules:
+        remember(module(name))
     return complete(import_module(module(name)).METHOD)

@@ -26,10 +26,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm
 
-from fedlib import registry
-from fedlib.data import load
+from fedlib import nets, partition, registry
+from fedlib.data import Dataset, load
 from fedlib.device import chosen, computing, describe, moved
-from fedlib.federation import Federation, federation
+from fedlib.federation import Federation, federation, partition_of
 from fedlib.files import atomic_write, write_text
 from fedlib.log import Log, Rows
 from fedlib.method import Round
@@ -37,7 +37,7 @@ from fedlib.nets import State
 from fedlib.paths import cache_dir
 from fedlib.progress import progress_off
 from fedlib.results import Result
-from fedlib.sources import source_hashes
+from fedlib.sources import NOT_FOLLOWED, Code, Place, code, where
 from fedlib.spec import Spec
 from fedlib.tree import Tree, flatten, restore, tree_map
 
@@ -46,14 +46,57 @@ JOB_BYTES = 2 * 2**30  # a job's memory: a run, a notebook's kernel and what fee
 KEPT_BYTES = 32 * 2**20  # of a run's last models; larger ones are made again if asked
 
 
+# The definitions that compute any run and what is logged of it
+ROOTS = (where(federation), where(Rows))
+
+
+def code_of(spec: Spec) -> Code:
+    """Return the code that decides a run's numbers.
+
+    How they are stored is not of it (``FORMAT``), nor on which device they are made. Of
+    all nets that of the spec counts, and of a scheme the partition that it draws.
+    """
+    return code(
+        (*ROOTS, Place(registry.module(spec.method), "METHOD")),
+        {Place(nets.__name__, "NETS"): spec.net},
+        (*NOT_FOLLOWED, str(where(partition.draw))),
+    )
+
+
+_drawn: dict[str, list[str]] = {}
+
+
+def _partition(spec: Spec, data: Dataset) -> list[str]:
+    """Return what tells a spec's partition from others, drawn once in a process."""
+    fields = {"dataset", "partition", "clients", "seed", "partition_seed", "imbalance"}
+    asked = data.fingerprint + spec.model_dump_json(include=fields)
+    if asked not in _drawn:
+        try:
+            found = partition_of(spec, data)
+            owns = hashlib.sha256(found.owns.numpy().tobytes()).hexdigest()[:16]
+            _drawn[asked] = [found.fingerprint, owns]
+        except ValueError as error:  # a run raises it as well, and has no numbers
+            _drawn[asked] = [str(error)]
+    return _drawn[asked]
+
+
 def identity(spec: Spec) -> dict:
-    """Return what the key is a hash of: the spec, the data and the code."""
+    """Return what the key is a hash of: the spec, the data, their partition, the code.
+
+    Raises
+    ------
+    DataError
+        The data set is missing.
+    SourceError
+        Code has changed since this process imported it, or cannot be followed.
+    """
     data = load(spec.dataset)
     return {
         "format": FORMAT,
         "spec": spec.model_dump(mode="json"),
         "data": [data.fingerprint, data.mean, data.std, data.augment],
-        "sources": source_hashes("fedlib.federation", registry.module(spec.method)),
+        "partition": _partition(spec, data),
+        "code": code_of(spec).hash,
     }
 
 
@@ -221,7 +264,7 @@ def _compute(spec: Spec, home: Path, device: torch.device) -> dict[str, Tensor]:
     timing["cpu_seconds_per_round"] = (time.process_time() - worked) / count
     write_text(home / "timing.json", json.dumps(timing, indent=1) + "\n")
     record = identity(spec) | {
-        "partition": fed.partition.fingerprint,
+        "sources": code_of(spec).parts,
         "deviations": fed.partition.deviations,
         "device": describe(device),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},

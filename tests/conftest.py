@@ -1,12 +1,13 @@
 """Shared fixtures: a cache of its own for every test, one thread, toy federations."""
 
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 
-from fedlib import nets
+from fedlib import nets, sources
 from fedlib.local import Shards, Training
 from fedlib.method import Context, Method
 from fedlib.rng import generator
@@ -60,6 +61,32 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FEDLIB_PROGRESS", "none")
     monkeypatch.setenv("FEDLIB_JOBS", "1")  # what tests replace, other processes lack
     return tmp_path / "cache"
+
+
+def forget_sources() -> None:
+    """Let modules be read again."""
+    for each in vars(sources).values():
+        if hasattr(each, "cache_clear"):
+            each.cache_clear()
+
+
+@pytest.fixture
+def edit() -> Iterator[Callable[[str, str, str], None]]:
+    """Return a function that edits a module's code as if it had been imported so."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "refuse_changed", lambda files: None)
+
+        def change(module: str, old: str, new: str) -> None:
+            path = sources.home(module)
+            assert path is not None
+            text = sources._texts[path].decode()
+            assert old in text, f"{module}: {old}"
+            edited = text.replace(old, new, 1).encode()
+            patch.setitem(sources._texts, path, edited)
+            forget_sources()
+
+        yield change
+    forget_sources()
 
 
 @pytest.fixture

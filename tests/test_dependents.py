@@ -1,10 +1,8 @@
 """Which of the real artefacts are stale when one method's file is touched."""
 
-from pathlib import Path
-
 import pytest
 
-from fedlib import artefacts, registry, sources
+from fedlib import artefacts, registry
 
 # Written by hand from the papers' tables; learn/leaderboard has all methods.
 USED_BY = {
@@ -32,16 +30,16 @@ def before() -> dict:
 
 @pytest.mark.parametrize("method", USED_BY)
 def test_touching_a_method_makes_its_artefacts_stale_and_no_other(
-    before, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    before, method: str, edit
 ):
-    module = registry.module(method)
-    find = sources.module_path
-    edited = tmp_path / "edited.py"
-    edited.write_text(find(module).read_text() + "\nANOTHER = 1\n")
-    monkeypatch.setattr(
-        sources, "module_path", lambda m: edited if m == module else find(m)
-    )
+    edit(registry.module(method), 'source="', 'source="By ')
     stale = {
         name for name, (each, old) in before.items() if artefacts.state(each) != old
     }
     assert stale == USED_BY[method] | {"learn/leaderboard"}
+
+
+def test_what_an_artefact_does_not_use_leaves_it_current(before, edit):
+    edit(registry.module("fedntd"), "METHOD = ", "MORE = 1\n\nMETHOD = ")
+    edit("fedlib.papers.fedhpro.presets", "PRESETS", "MORE = 1\nPRESETS")
+    assert all(artefacts.state(each) == old for each, old in before.values())

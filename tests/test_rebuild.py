@@ -19,7 +19,6 @@ from fedlib import (
     rebuild,
     registry,
     runs,
-    sources,
 )
 from fedlib.data import DataError
 from fedlib.papers.ours import special
@@ -226,29 +225,23 @@ def test_force_and_dry_run(project, kernels):
     assert kernels == ["a", "a"]
 
 
-def test_one_method_file_touches_only_its_artefacts(project, kernels, monkeypatch):
+def test_one_method_touches_only_its_artefacts(project, kernels, edit):
     for method in ("fedmps", "local"):
         write_notebook(
             f"toy/{method}", parameters=f"{PARAMETERS}methods = ['{method}']\n"
         )
-    write_notebook("toy/shows", "from fedlib.methods import fedmps")
+    write_notebook("toy/shows", "from fedlib.methods import fedmps\nfedmps.client")
     write_notebook("toy/none", "x = 1")
     rebuild.rebuild([], "quick")
-    edited = project / "edited.py"
-    original = sources.module_path("fedlib.methods.fedmps")
-    edited.write_text(original.read_text() + "\nANOTHER = 1\n")
-    find = sources.module_path
-    monkeypatch.setattr(
-        sources,
-        "module_path",
-        lambda m: edited if m == "fedlib.methods.fedmps" else find(m),
-    )
+    edit("fedlib.methods.fedmps", "def client(", "ANOTHER = 1\n\n\ndef client(")
+    assert not any(reasons(name) for name in artefacts.names())
+    edit("fedlib.methods.fedmps", "hp: HP = ctx.hp", "hp = ctx.hp")
     found = {name: reasons(name) for name in artefacts.names()}
     assert found == {
-        "toy/fedmps": ["code changed: fedlib/methods/fedmps.py"],
+        "toy/fedmps": ["code changed: fedlib/methods/fedmps.py (client)"],
         "toy/local": [],
         "toy/none": [],
-        "toy/shows": ["code changed: fedlib/methods/fedmps.py"],
+        "toy/shows": ["code changed: fedlib/methods/fedmps.py (client)"],
     }
 
 
@@ -272,20 +265,31 @@ def test_an_artefact_that_reads_others_comes_last_and_follows_them(project, kern
 @pytest.mark.parametrize(
     ("code", "wanted"),
     [
-        ("from fedlib import Spec, partition", {"fedlib.spec", "fedlib.partition"}),
-        ("from fedlib.partition import nway_kshot", {"fedlib.partition"}),
-        ("import fedlib.losses as l", {"fedlib.losses"}),
+        ("from fedlib import Spec, partition", set()),
+        (
+            "from fedlib import Spec, losses\nSpec, losses.supcon",
+            {"fedlib.spec.Spec", "fedlib.losses.supcon"},
+        ),
+        (
+            "from fedlib.partition import nway_kshot as draw\ndraw(1)",
+            {"fedlib.schemes.nway.nway_kshot"},
+        ),
+        ("import fedlib.losses as l\nl.supcon(1)", {"fedlib.losses.supcon"}),
         (
             "import fedlib as f\nf.run(1)\nf.papers.fedmps",
-            {"fedlib.runs", "fedlib.papers"},
+            {"fedlib.runs.run", "fedlib.papers.fedmps.protocols.fedmps"},
         ),
-        ("%matplotlib inline\n!ls\nfrom fedlib import protos", {"fedlib.protos"}),
-        ("import torch, os.path", set()),
+        (
+            "%matplotlib inline\n!ls\nfrom fedlib import protos\nshow(protos)",
+            {"fedlib.protos"},
+        ),
+        ("import torch, os.path\ntorch.ones(1)", set()),
     ],
 )
-def test_modules_of_a_notebook(project, code, wanted):
+def test_definitions_that_a_notebook_uses(project, code, wanted):
     write_notebook("toy/a", code)
-    assert artefacts.imported(project / "notebooks/papers/toy/a.ipynb") == wanted
+    found = artefacts.used(project / "notebooks/papers/toy/a.ipynb")
+    assert {str(place) for place in found} == wanted
 
 
 def test_new_data_make_stale(project, kernels, monkeypatch):
