@@ -25,7 +25,10 @@ def changed(base: str = "main") -> set[str]:
         command = ["git", *arguments]
         return subprocess.check_output(command, cwd=ROOT, text=True).splitlines()
 
-    (since,) = git("merge-base", "HEAD", base)
+    try:
+        (since,) = git("merge-base", "HEAD", base)
+    except subprocess.CalledProcessError:
+        raise SystemExit(f"base: got {base!r}, expected a branch of this one") from None
     names = git("diff", "--name-only", "--diff-filter=d", since)
     names += git("ls-files", "--others", "--exclude-standard")
     return {name for name in names if name.endswith(".py")}
