@@ -14,10 +14,14 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fedlib import registry
@@ -292,6 +296,50 @@ def _counts(counts: Any, name: str) -> np.ndarray:
     return array
 
 
+def cells(
+    ax: Axes,
+    table: Any,
+    top: float,
+    *,
+    lines: float = 0.3,
+    rows: Sequence[Any] | None = None,
+    columns: Sequence[Any] | None = None,
+    steps: tuple[int, int] = (1, 1),
+) -> None:
+    """Draw numbers ``[rows, columns]`` from 0 to ``top`` as shades; 0 stays blank.
+
+    Parameters
+    ----------
+    lines : float
+        Width in points of the lines between cells.
+    rows, columns : sequence, optional
+        Names of all rows and columns, by default their numbers.
+    steps : (int, int)
+        Every how many rows and columns have their name at the axis.
+    """
+    down, across = np.shape(table)
+    index: Any = rows or range(down)
+    names: Any = columns or range(across)
+    frame = pd.DataFrame(np.asarray(table), index, names)
+    said = {"xlabel": ax.get_xlabel(), "ylabel": ax.get_ylabel()}
+    sns.heatmap(
+        frame,
+        mask=frame.to_numpy() == 0,
+        vmin=0,
+        vmax=top,
+        cmap=COUNTS,
+        cbar=False,
+        linewidths=lines,
+        linecolor="0.88",
+        yticklabels=steps[0],
+        xticklabels=steps[1],
+        ax=ax,
+    )
+    ax.set(**said)
+    ax.tick_params(length=2, labelsize=6, labelrotation=0)
+    sns.despine(ax=ax, top=False, right=False)
+
+
 def _write_counts(
     fig: Figure, axes: list[Axes], arrays: list[np.ndarray], top: float
 ) -> None:
@@ -351,26 +399,19 @@ def heatmaps(
     fig, axes, _ = panel_axes(
         len(arrays), height, wide=wide, xlabel="Client", ylabel="Class"
     )
-    norm = Normalize(0, top)
+    names = list(class_names or range(most))
     for ax, (name, array) in zip(axes, arrays.items(), strict=True):
         clients, classes = array.shape
-        ax.pcolormesh(
-            np.ma.masked_equal(array.T, 0),
-            cmap=COUNTS,
-            norm=norm,
-            edgecolors="0.88",
-            linewidth=0.3,
-        )
-        ax.set(ylim=(classes, 0), xlim=(0, clients), title=name)
-        ax.spines[["top", "right"]].set_visible(True)
         step = math.ceil(clients / (20 if wide and len(axes) == 1 else 10))
-        ax.set_xticks(np.arange(0, clients, step) + 0.5, np.arange(0, clients, step))
-        step = math.ceil(classes / 26)
-        names = (class_names or [str(c) for c in range(most)])[:classes]
-        ax.set_yticks(np.arange(0, classes, step) + 0.5, names[::step])
-        ax.tick_params(length=2, labelsize=6)
+        steps = (math.ceil(classes / 26), step)
+        cells(ax, array.T, top, rows=names[:classes], steps=steps)
+        ax.set_title(name)
     fig.colorbar(
-        ScalarMappable(norm, COUNTS), ax=axes, label=label, aspect=30, pad=0.02
+        ScalarMappable(Normalize(0, top), COUNTS),
+        ax=axes,
+        label=label,
+        aspect=30,
+        pad=0.02,
     ).outline.set_visible(False)  # pyright: ignore[reportCallIssue]
     _write_counts(fig, axes, list(arrays.values()), top)
     rows = [
@@ -423,39 +464,120 @@ def bars(
     groups = [None] if group is None else list(dict.fromkeys(df[group]))
     fig, axes, columns = panel_axes(1, 2.2, len(groups) if group else 0, wide)
     ax, look = axes[0], styles(groups if group else labels)
+    sns.barplot(
+        df,
+        x=x,
+        y=y,
+        hue=group or x,
+        order=labels,
+        hue_order=list(look),
+        palette={name: s.colour for name, s in look.items()},
+        saturation=1,
+        gap=0.08,
+        errorbar=None,
+        edgecolor="white",
+        linewidth=0,
+        legend=False,
+        zorder=2,
+        ax=ax,
+    )
     hatches = {name: HATCHES[i % len(HATCHES)] for i, name in enumerate(look)}
-    size = 0.8 / len(groups)
-    for i, row in enumerate(df.to_dict("records")):
-        name = row[group] if group else row[x]
-        offset = groups.index(name) - (len(groups) - 1) / 2 if group else 0
-        ax.bar(
-            labels.index(row[x]) + size * offset,
-            row[y],
-            size * 0.92,
-            yerr=row.get("sd"),
-            color=look[name].colour,
-            hatch=hatches[name] if group else "",
-            edgecolor="white",
-            linewidth=0,
-            error_kw={"elinewidth": 0.8, "capsize": 2, "capthick": 0.8},
-            label=look[name].label if group else None,
-            zorder=2 + i / 1000,
-        )
+    if group:
+        for drawn, name in zip(ax.containers, look, strict=True):
+            plt.setp(list(drawn), hatch=hatches[name])
+    if "sd" in df:
+        size, middle = 0.8 / len(groups), (len(groups) - 1) / 2
+        side = [size * (groups.index(g) - middle) for g in df[group]] if group else 0
+        at = np.array([labels.index(label) for label in df[x]]) + side
+        caps = {"capsize": 2, "capthick": 0.8, "elinewidth": 0.8}
+        ax.errorbar(at, df[y], df["sd"], fmt="none", ecolor="black", **caps)
     many = sum(len(registry.title(str(n))) + 2 for n in labels) > (95 if wide else 42)
     ax.set_xticks(range(len(labels)), [registry.title(str(n)) for n in labels])
     ax.tick_params(axis="x", length=0)
     if many:
         plt.setp(ax.get_xticklabels(), rotation=35, ha="right", rotation_mode="anchor")
-    ax.set(ylabel=ylabel, xlim=(-0.6, len(labels) - 0.4))
+    ax.set(xlabel="", ylabel=ylabel, xlim=(-0.6, len(labels) - 0.4))
     ax.grid(axis="y")
     if percent:
         ax.yaxis.set_major_formatter(FuncFormatter(in_percent))
     if group:
-        found = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
-        handles = [found[s.label] for s in look.values()]
+        handles = [
+            Patch(fc=s.colour, hatch=hatches[name], ec="white", lw=0, label=s.label)
+            for name, s in look.items()
+        ]
         fig.legend(handles=handles, loc="outside lower center", ncols=columns)
     kept = [*keys, y, *(c for c in ("sd",) if c in df)]
     return fig, df.loc[:, kept].reset_index(drop=True)
+
+
+def embedded(
+    ax: Axes, df: pd.DataFrame, classes: Sequence[int], size: float, star: float = 90
+) -> None:
+    """Draw samples as a colour and a marker per class, prototypes as outlined stars.
+
+    Parameters
+    ----------
+    df : DataFrame
+        Columns x, y, label (class) and, optionally, kind ("sample" or "prototype").
+    classes : list of int
+        Classes of all panels, in order.
+    size, star : float
+        Area of a marker in square points.
+    """
+    kind = df["kind"] if "kind" in df else pd.Series("sample", df.index)
+    samples: Any = df[kind == "sample"]
+    colours = {c: CYCLE[c % len(CYCLE)] for c in classes}
+    sns.scatterplot(
+        samples,
+        x="x",
+        y="y",
+        hue="label",
+        style="label",
+        hue_order=classes,
+        style_order=classes,
+        palette=colours,
+        markers={c: class_marker(c) for c in classes},
+        s=size,
+        alpha=0.65,
+        linewidth=0,
+        legend=False,
+        ax=ax,
+    )
+    stars = df[kind == "prototype"]
+    look: Any = {"marker": "*", "edgecolors": "black", "linewidths": 0.7, "zorder": 3}
+    ax.scatter(
+        stars["x"], stars["y"], s=star, c=[colours[c] for c in stars["label"]], **look
+    )
+    ax.set(xticks=[], yticks=[], xlabel="", ylabel="")
+    ax.spines[["top", "right"]].set_visible(True)
+
+
+def class_marker(c: int) -> str:
+    """Return a class's marker; classes of one colour differ in it."""
+    return MARKERS[(c + c // len(CYCLE)) % len(MARKERS)]
+
+
+def class_legend(
+    fig: Figure,
+    classes: Sequence[int],
+    class_names: Sequence[str] | None = None,
+    **options: Any,
+) -> Legend:
+    """Write the colour, marker and name of each class beside the panels."""
+    handles = [
+        Line2D(
+            [],
+            [],
+            linestyle="",
+            marker=class_marker(c),
+            color=CYCLE[c % len(CYCLE)],
+            markersize=4.5,
+            markeredgewidth=0,
+            label=str(class_names[c] if class_names else c),
+        )
+        for c in classes
+    ]
+    return fig.legend(handles=handles, **options)
 
 
 @mpl.rc_context(RC)
@@ -495,45 +617,15 @@ def scatter(
         )
     here = np.isfinite(stars).all(1)
     stars, owner = stars[here], owner[here]
-    found = sorted({*labels.tolist(), *owner.tolist()})
-    fig, axes, _ = panel_axes(1, 2.6)
-    ax = axes[0]
-    for c in found:
-        colour, at = CYCLE[c % len(CYCLE)], (c + c // len(CYCLE)) % len(MARKERS)
-        mine = labels == c
-        ax.scatter(
-            *points[mine].T,
-            s=9,
-            color=colour,
-            marker=MARKERS[at],
-            alpha=0.65,
-            linewidths=0,
-            label=str(class_names[c] if class_names else c),
-        )
-        ax.scatter(
-            *stars[owner == c].T,
-            s=110,
-            color=colour,
-            marker="*",
-            edgecolors="black",
-            linewidths=0.8,
-            zorder=3,
-        )
-    ax.set(
-        xticks=[], yticks=[], title=title or "", aspect="equal", adjustable="datalim"
-    )
-    ax.spines[["top", "right"]].set_visible(True)
-    legend = fig.legend(
-        loc="outside right center",
-        markerscale=1.7,
-        handletextpad=0.2,
-        labelspacing=0.35,
-    )
-    for handle in legend.legend_handles:
-        handle.set_alpha(1)  # pyright: ignore[reportOptionalMemberAccess]
     df = pd.DataFrame(np.concatenate([points, stars]), columns=["x", "y"])
     df["label"] = np.concatenate([labels, owner.astype(labels.dtype)])
     df["kind"] = ["sample"] * len(points) + ["prototype"] * len(stars)
+    found = sorted(set(df["label"].tolist()))
+    fig, axes, _ = panel_axes(1, 2.6)
+    embedded(axes[0], df, found, 9, 110)
+    axes[0].set(title=title or "", aspect="equal", adjustable="datalim")
+    look = {"handletextpad": 0.2, "labelspacing": 0.35}
+    class_legend(fig, found, class_names, loc="outside right center", **look)
     return fig, df
 
 

@@ -10,6 +10,7 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import seaborn as sns
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
@@ -39,8 +40,19 @@ def costs(df: pd.DataFrame, panels: Mapping[str, str]) -> tuple[Figure, pd.DataF
     )
     for ax, (column, label) in zip(axes.flat, panels.items(), strict=True):
         values = df[column].to_numpy(float)
-        colours = [look[name].colour for name in names]
-        ax.barh(range(len(names)), np.nan_to_num(values), 0.72, color=colours)
+        sns.barplot(
+            df,
+            x=column,
+            y="method",
+            hue="method",
+            order=names,
+            palette={name: s.colour for name, s in look.items()},
+            saturation=1,
+            width=0.72,
+            linewidth=0,
+            legend=False,
+            ax=ax,
+        )
         top = np.nanmax(values) if np.isfinite(values).any() else 1.0
         for place, value in enumerate(values):
             text = f"{value:.3g}" if np.isfinite(value) else "not reached"
@@ -49,7 +61,9 @@ def costs(df: pd.DataFrame, panels: Mapping[str, str]) -> tuple[Figure, pd.DataF
             ax.text(
                 at + 0.02 * top, place, text, va="center_baseline", fontsize=7, bbox=box
             )
-        ax.set(xlabel=label, xlim=(0, 1.18 * top), ylim=(len(names) - 0.4, -0.6))
+        ax.set(
+            xlabel=label, ylabel="", xlim=(0, 1.18 * top), ylim=(len(names) - 0.4, -0.6)
+        )
         ax.set_yticks(range(len(names)), [look[name].label for name in names])
         ax.tick_params(axis="y", length=0)
         ax.grid(axis="x")

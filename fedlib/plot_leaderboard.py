@@ -4,6 +4,7 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
@@ -170,27 +171,27 @@ def ranks(frame: pd.DataFrame, means: pd.DataFrame) -> tuple[Figure, pd.DataFram
     for ax, (column, title) in zip(axes, titles.items(), strict=True):
         cells = frame.pivot(index="method", columns="partition", values=column)
         cells = cells.loc[order, partitions]
-        place = cells.rank(ascending=False, pct=True).to_numpy()
-        ax.imshow(1 - place, cmap="Blues", vmin=0, vmax=1.25, aspect="auto")
+        sns.heatmap(
+            1 - cells.rank(ascending=False, pct=True),
+            vmin=0,
+            vmax=1.25,
+            cmap="Blues",
+            annot=100 * cells,
+            fmt=".1f",
+            annot_kws={"fontsize": 6.5, "color": "black", "va": "center_baseline"},
+            cbar=False,
+            xticklabels=[p.split(" (")[0] for p in partitions],
+            yticklabels=[registry.title(name) for name in order],
+            ax=ax,
+        )
         values = cells.to_numpy()
-        for (y, x), value in np.ndenumerate(values):
-            if np.isfinite(value):
-                best = value == np.nanmax(values[:, x])
-                ax.text(
-                    x,
-                    y,
-                    f"{100 * value:.1f}",
-                    ha="center",
-                    va="center_baseline",
-                    fontsize=6.5,
-                    fontweight="bold" if best else "normal",
-                )
-        ax.set_xticks(range(len(partitions)), [p.split(" (")[0] for p in partitions])
+        for text in ax.texts:
+            x, y = (int(place) for place in text.get_position())
+            if values[y, x] == np.nanmax(values[:, x]):
+                text.set_fontweight("bold")
         ax.tick_params(axis="x", labelrotation=25, length=0)
         ax.tick_params(axis="y", length=0)
-        ax.set_title(title)
-        ax.spines[:].set_visible(False)
-    axes[0].set_yticks(range(len(order)), [registry.title(name) for name in order])
+        ax.set(xlabel="", ylabel="", title=title)
     for text, name in zip(axes[0].get_yticklabels(), order, strict=True):
         text.set_fontweight(_weight(name))
     columns = ["partition", "method", "rule", "own", "whole"]

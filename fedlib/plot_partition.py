@@ -7,7 +7,6 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
@@ -25,31 +24,6 @@ def _tables(partitions: Mapping[str, Partition], labels: Tensor) -> dict[str, An
     if not partitions:
         raise ValueError("partitions: got none, expected at least one")
     return {name: p.table(labels).to_numpy() for name, p in partitions.items()}
-
-
-def _panels(
-    tables: dict[str, Any], class_names: Sequence[str] | None, wide: bool
-) -> tuple[Figure, list[Axes]]:
-    """Return panels with clients down and classes across."""
-    most = max(table.shape[1] for table in tables.values())
-    if class_names is not None and len(class_names) != most:
-        raise ValueError(f"class_names: got {len(class_names)} names, expected {most}")
-    names = list(class_names or map(str, range(most)))
-    rows = max(len(table) for table in tables.values())
-    height = 0.7 + CELL * min(max(rows, 6), 30)
-    fig, axes, _ = plot.panel_axes(
-        len(tables), height, wide=wide, xlabel="Class", ylabel="Client"
-    )
-    for ax, (title, table) in zip(axes, tables.items(), strict=True):
-        clients, classes = table.shape
-        ax.set(xlim=(0, classes), ylim=(clients, 0), title=title)
-        ax.spines[["top", "right"]].set_visible(True)
-        step = math.ceil(classes / (26 if len(axes) == 1 and wide else 13))
-        ax.set_xticks(np.arange(0, classes, step) + 0.5, names[:classes:step])
-        step = math.ceil(clients / 20)
-        ax.set_yticks(np.arange(0, clients, step) + 0.5, np.arange(0, clients, step))
-        ax.tick_params(length=2, labelsize=6)
-    return fig, axes
 
 
 @mpl.rc_context(plot.RC)
@@ -78,18 +52,30 @@ def heat(
         Whether a single panel takes the full page instead of one column.
     """
     tables = _tables(partitions, labels)
-    fig, axes = _panels(tables, class_names, wide)
-    norm = Normalize(0, max(1, *(int(table.max()) for table in tables.values())))
-    for ax, table in zip(axes, tables.values(), strict=True):
-        ax.pcolormesh(
-            np.ma.masked_equal(table, 0),
-            cmap=plot.COUNTS,
-            norm=norm,
-            edgecolors="0.88",
-            linewidth=0.3 if max(table.shape) < FINE else 0,
+    top = max(1, *(int(table.max()) for table in tables.values()))
+    most = max(table.shape[1] for table in tables.values())
+    if class_names is not None and len(class_names) != most:
+        raise ValueError(f"class_names: got {len(class_names)} names, expected {most}")
+    names = list(class_names or range(most))
+    rows = max(len(table) for table in tables.values())
+    height = 0.7 + CELL * min(max(rows, 6), 30)
+    fig, axes, _ = plot.panel_axes(
+        len(tables), height, wide=wide, xlabel="Class", ylabel="Client"
+    )
+    for ax, (title, table) in zip(axes, tables.items(), strict=True):
+        clients, classes = table.shape
+        step = math.ceil(classes / (26 if len(axes) == 1 and wide else 13))
+        plot.cells(
+            ax,
+            table,
+            top,
+            lines=0.3 if max(table.shape) < FINE else 0,
+            columns=names[:classes],
+            steps=(math.ceil(clients / 20), step),
         )
+        ax.set_title(title)
     fig.colorbar(
-        ScalarMappable(norm, plot.COUNTS),
+        ScalarMappable(Normalize(0, top), plot.COUNTS),
         ax=axes,
         label="Training samples",
         aspect=30,
@@ -97,7 +83,7 @@ def heat(
     ).outline.set_visible(False)  # pyright: ignore[reportCallIssue]
     if write:
         across = [table.T for table in tables.values()]
-        plot._write_counts(fig, axes, across, float(norm.vmax or 1))
+        plot._write_counts(fig, axes, across, float(top))
     rows = [
         (name, client, c, int(value))
         for name, table in tables.items()

@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedlib.plot import CYCLE, MARKERS, PAGE, RC
+from fedlib import plot
+from fedlib.plot import PAGE, RC
 
 SIDE = 1.55  # inches: height of a panel
 IN_A_ROW = 13  # classes in a row of the legend
@@ -49,34 +50,12 @@ def grid(
         squeeze=False,
         layout="constrained",
     )
-    handles = {}
     for (i, j), ax in np.ndenumerate(axes):
         part = df[(df[row] == down[i]) & (df[column] == across[j])]
-        for c in classes:
-            mine = part[part["label"] == c]
-            handles[c] = ax.scatter(
-                mine["x"],
-                mine["y"],
-                s=5,
-                color=CYCLE[c % len(CYCLE)],
-                marker=MARKERS[(c + c // len(CYCLE)) % len(MARKERS)],
-                alpha=0.65,
-                linewidths=0,
-            )
-        ax.set(xticks=[], yticks=[])
-        ax.spines[["top", "right"]].set_visible(True)
+        plot.embedded(ax, part, classes, 5)
         ax.set_title(str(across[j]) if i == 0 else "")
         ax.set_ylabel(str(down[i]) if j == 0 else "")
-    legend = fig.legend(
-        handles=list(handles.values()),
-        labels=[str(class_names[c] if class_names else c) for c in handles],
-        loc="outside lower center",
-        ncols=min(len(classes), IN_A_ROW),
-        markerscale=2.2,
-        handletextpad=0.1,
-        columnspacing=0.7,
-    )
-    for handle in legend.legend_handles:
-        if handle is not None:
-            handle.set_alpha(1)
+    look = {"handletextpad": 0.1, "columnspacing": 0.7}
+    look["ncols"] = min(len(classes), IN_A_ROW)
+    plot.class_legend(fig, classes, class_names, loc="outside lower center", **look)
     return fig, df[[row, column, "label", "x", "y"]].reset_index(drop=True)

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from fedlib import plot
-from fedlib.plot import CYCLE, MARKERS, RC
+from fedlib.plot import RC
 
 
 def _logarithmic(values: Sequence[Any]) -> bool:
@@ -128,43 +128,15 @@ def planes(
     panels = list(df.groupby("panel", sort=False))
     classes = sorted(df["label"].unique())
     fig, axes, _ = plot.panel_axes(len(panels), 2.4, min(len(classes), 12), wide=True)
-    handles: dict[Any, Any] = {}
     for ax, (title, part) in zip(axes, panels, strict=True):
-        kind = part["kind"] if "kind" in part else pd.Series("sample", part.index)
-        for c in classes:
-            colour = CYCLE[c % len(CYCLE)]
-            marker = MARKERS[(c + c // len(CYCLE)) % len(MARKERS)]
-            mine = part["label"] == c
-            dots, stars = (part[mine & (kind == k)] for k in ("sample", "prototype"))
-            found = ax.scatter(
-                dots["x"], dots["y"], s=7, color=colour, marker=marker, alpha=0.65, lw=0
-            )
-            handles.setdefault(c, found)
-            ax.scatter(
-                stars["x"],
-                stars["y"],
-                s=90,
-                color=colour,
-                marker="*",
-                edgecolors="black",
-                linewidths=0.7,
-                zorder=3,
-            )
-        ax.set(xticks=[], yticks=[], title=str(title), xlabel="", ylabel="")
-        ax.spines[["top", "right"]].set_visible(True)
+        plot.embedded(ax, part, classes, 7)
+        ax.set_title(str(title))
         ax.set_aspect("equal", "datalim")
-    named = [str(class_names[c] if class_names else c) for c in classes]
     if len(classes) <= 26:
-        legend = fig.legend(
-            handles=[handles[c] for c in classes],
-            labels=named,
-            loc="outside lower center",
-            ncols=min(len(classes), 12),
-            markerscale=1.7,
-            handletextpad=0.1,
-            columnspacing=0.7,
-        )
-        for handle in legend.legend_handles:
-            if handle is not None:
-                handle.set_alpha(1)
+        look = {
+            "handletextpad": 0.1,
+            "columnspacing": 0.7,
+            "ncols": min(len(classes), 12),
+        }
+        plot.class_legend(fig, classes, class_names, loc="outside lower center", **look)
     return fig, df.reset_index(drop=True)

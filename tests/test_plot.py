@@ -215,7 +215,12 @@ def test_bars_have_the_given_heights_and_no_bar_for_missing():
     fig, drawn = plot.bars(df, x="run", y="share")
     ax = fig.axes[0]
     heights = [bar.get_height() for bar in rectangles(ax)]
-    np.testing.assert_array_equal(heights, [0.5, np.nan, 0.8])
+    np.testing.assert_array_equal(heights, [0.5, 0.8])
+    middles = [bar.get_x() + bar.get_width() / 2 for bar in rectangles(ax)]
+    np.testing.assert_allclose(middles, [0, 2])
+    whiskers = ax.collections[0].get_segments()
+    np.testing.assert_allclose(whiskers[0], [[0, 0.4], [0, 0.6]])
+    np.testing.assert_allclose(whiskers[-1], [[2, 0.7], [2, 0.9]])
     assert [t.get_text() for t in ax.get_xticklabels()] == ["FedAvg", "MOON", "FedMPS"]
     assert drawn["share"].isna().tolist() == [False, True, False]
 
