@@ -309,7 +309,7 @@ def _module(name: str) -> _Module:
         for leaf in _leaves(statement):
             for bound, origin in _imports(leaf, package):
                 found.imports.setdefault(bound, []).append(origin)
-            for bound in _bound(leaf):
+            for bound in sorted(_stored([leaf])):
                 found.binds.setdefault(bound, []).append(statement)
     return found
 
@@ -380,20 +380,27 @@ class _Names:
         self.imports = defaultdict(
             list, {k: [*v] for k, v in self.there.imports.items()}
         )
-        for part in _nested(node):
-            for name, origin in _imports(part, package):
-                self.imports[name].append(origin)
+        inside = [pair for part in _nested(node) for pair in _imports(part, package)]
+        for name, origin in inside:
+            self.imports[name].append(origin)
+        self.imported = {name for name, _ in inside}
         stars = [o.module for o in self.imports["*"] if home(o.module) is not None]
         self.uses = {Place(module): None for module in stars}  # in order of first use
 
-    def follow(self, name: str, names: tuple[str, ...]) -> str:
-        """Note what ``name.names`` uses; return its text, wherever things stand."""
-        bound = name in self.there.binds
-        found = [_Found(Place(self.place.module, name), name, names)] if bound else []
+    def found(self, name: str, names: tuple[str, ...]) -> list[_Found]:
+        """Return what ``name.names`` may be; of a builtin nothing is known."""
+        place, found = Place(self.place.module, name), []
+        if name in self.there.binds:
+            found.append(_Found(place, name, names))
         for origin in self.imports.get(name, ()):
             asked = (*filter(None, [origin.name]), *names)
             found += _follow(origin.module, asked)
-        for one in found or [_Found(None, name, names)]:
+        return found or [_Found(None, ".".join((name, *names)), ())]
+
+    def follow(self, name: str, names: tuple[str, ...]) -> str:
+        """Note what ``name.names`` uses; return its text, wherever things stand."""
+        found = self.found(name, names)
+        for one in found:
             if one.place is not None:
                 self.uses[one.place] = None
             elif _is_within(one.text, HIDES):
@@ -401,8 +408,7 @@ class _Names:
                     f"{self.place}: uses {one.text}; what that reaches cannot be "
                     "followed, and a key depends on it"
                 )
-        texts = [".".join((one.text, *one.rest)) for one in found]
-        return "|".join(texts) or ".".join((name, *names))
+        return "|".join(".".join((one.text, *one.rest)) for one in found)
 
 
 def _dotted(node: ast.AST) -> tuple[str, tuple[str, ...]] | None:
@@ -432,12 +438,12 @@ def _written(
         yield ".".join((name, *rest)) if name in own else names.follow(name, rest)
     elif isinstance(node, ast.Constant) or not isinstance(node, ast.AST):
         yield repr(getattr(node, "value", node))
-    elif module := _named_module(node):
+    elif module := _named_module(node, names):
         names.uses[Place(module)] = None
     elif not (isinstance(node, ast.Import | ast.ImportFrom) or _is_text(node)):
         inner = own
         if isinstance(node, LATER):
-            inner = own | _own(node) - names.imports.keys()
+            inner = own | _own(node) - names.imported
         yield type(node).__name__
         for field, value in ast.iter_fields(node):
             if field in ("annotation", "returns") and isinstance(value, ast.Constant):
@@ -447,15 +453,15 @@ def _written(
                 yield from _written(value, names, inner if field == "body" else own)
 
 
-def _named_module(node: ast.AST) -> str | None:
+def _named_module(node: ast.AST, names: _Names) -> str | None:
     """Return the module of ours in ``import_module("a.b")``."""
     if not isinstance(node, ast.Call) or len(node.args) != 1:
         return None
     called, text = _dotted(node.func), getattr(node.args[0], "value", None)
-    names = (called[0], *called[1]) if called else ("",)
-    if names[-1] not in ("import_module", "__import__") or not isinstance(text, str):
+    if called is None or not isinstance(text, str) or text.startswith("."):
         return None
-    return text if not text.startswith(".") and home(text) is not None else None
+    imports = names.found(*called)[0].text in ("importlib.import_module", "__import__")
+    return text if imports and home(text) is not None else None
 
 
 class _Definition(NamedTuple):
@@ -526,7 +532,7 @@ def _acts(place: Place, statement: ast.stmt) -> bool:
     leaves = list(_leaves(statement))
     if not all(_is_definition(leaf) for leaf in leaves):
         return True
-    bound = {f"{place.module}.{name}" for leaf in leaves for name in _bound(leaf)}
+    bound = {f"{place.module}.{name}" for leaf in leaves for name in _stored([leaf])}
     if bound & set(NOT_FOLLOWED):
         return False
     given: list[ast.expr] = []
