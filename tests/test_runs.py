@@ -1,5 +1,6 @@
 """Runs: what a key depends on, the same bits everywhere, and nothing lost."""
 
+import itertools
 import json
 import os
 import random
