@@ -11,6 +11,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable
+from statistics import median
 from typing import Any
 
 from fedlib.data import DATASETS
@@ -79,6 +80,8 @@ class _Lane:
     def __init__(self, jobs: int):
         self.jobs, self.waiting = jobs, 0
         self.starts: list[float] = []
+        self.worked = 0.0  # seconds of processes on what has left
+        self.beside: list[float] = []  # of them: to begin with it, such as imports
 
     def enter(self, count: int, now: float) -> None:
         """Let more wait for a process."""
@@ -87,9 +90,18 @@ class _Lane:
 
     def leave(self, seconds: float, now: float) -> None:
         """Take away the one that began so long ago; the next one begins."""
+        took = seconds
         if self.starts:
-            self.starts.remove(min(self.starts, key=lambda s: abs(now - seconds - s)))
+            start = min(self.starts, key=lambda s: abs(now - seconds - s))
+            self.starts.remove(start)
+            took = max(seconds, now - start)
+        self.worked += took
+        self.beside.append(took - seconds)
         self._fill(now)
+
+    def overhead(self) -> float:
+        """Return what comes to the seconds of one; a process starts only once."""
+        return median(self.beside) if self.beside else 0.0
 
     def clear(self) -> None:
         """Take away all."""
@@ -124,7 +136,6 @@ class Pace:
         self._guess = {n: s.rounds * guess(s) for n, s in self.runs.items()}
         self._took: dict[tuple[str, ...], float] = defaultdict(float)  # seconds
         self._guessed: dict[tuple[str, ...], float] = defaultdict(float)
-        self._ran = 0.0  # seconds
         self._executed: list[float] = []  # seconds of notebooks
         self._running, self._executing = _Lane(jobs), _Lane(jobs)
 
@@ -143,7 +154,6 @@ class Pace:
         """Take a run as done, which took its process so long."""
         self._running.leave(seconds, now)
         self.runs.pop(spec.model_dump_json(), None)
-        self._ran += seconds
         self.learn(spec, seconds)
 
     def give_up(self, specs: Iterable[Spec]) -> None:
@@ -187,13 +197,15 @@ class Pace:
         What is being computed counts as far as it is, so that the end comes nearer
         between two events; what takes longer than expected is nearly done.
         """
-        done = self._ran + sum(self._executed)
+        done = self._running.worked + self._executing.worked
         each = self._notebook(now)
         todo = 0.0
         for lane, expected in (
             (self._running, [self._expected(name) for name in self.runs]),
             (self._executing, [each] * self.notebooks),
         ):
+            extra = lane.overhead()
+            expected = [seconds + extra for seconds in expected]
             spent = sorted(now - start for start in lane.starts)[::-1]
             todo += sum(expected[len(spent) :]) + sum(
                 max(whole - so_far, LATE * so_far)

@@ -408,7 +408,7 @@ def test_missing_runs_come_first(with_runs, kernels, monkeypatch):
 def by_hand(with_runs, monkeypatch):
     """Return a clock set by hand, lines told, and the progress of two artefacts.
 
-    They need three distinct runs of 2, 2 and 6 rounds, of a second each.
+    They need three distinct runs of 2, 2 and 6 rounds, of 10 seconds each.
     """
     write_notebook("toy/b")
     long = papers.fedmps("digits", "local", seed=3, rounds=6)
@@ -416,7 +416,7 @@ def by_hand(with_runs, monkeypatch):
     now, lines = [500.0], []
     monkeypatch.setattr(rebuild.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(rebuild._Progress, "TICK", 3600)
-    monkeypatch.setattr(runs, "seconds_per_round", lambda s: 20.0)
+    monkeypatch.setattr(runs, "seconds_per_round", lambda s: 10.0)
     chosen = [artefacts.prepare(name, "quick") for name in ("toy/a", "toy/b")]
     progress = rebuild._Progress(chosen, 1, lines.append)
     return now, lines, progress, [*with_runs, long]
@@ -426,27 +426,27 @@ def test_progress_says_what_is_left(by_hand):
     now, lines, progress, specs = by_hand
     with progress:
         progress.begin(specs)
-        for seconds, spec in ((40, specs[0]), (60, specs[1]), (200, specs[2])):
+        for seconds, spec in ((20, specs[0]), (40, specs[1]), (100, specs[2])):
             now[0] = 500.0 + seconds
             progress.count(spec)
-    # After 40 s two of ten rounds are done: 8 rounds of 20 s are left, and two
-    # notebooks of 10 s each; 20 s later it is too early for another line.
-    assert lines == ["  run 1 of 3, about 3 min left", "  run 3 of 3, about 20 s left"]
+    # After 20 s it is too early for a line. After 40 s four of ten rounds are done: 6
+    # rounds of 10 s are left, and two notebooks of 10 s each.
+    assert lines == ["  run 2 of 3, about 80 s left", "  run 3 of 3, about 20 s left"]
 
 
 def test_progress_goes_on_within_a_run(by_hand, monkeypatch):
     now, lines, progress, specs = by_hand
     monkeypatch.setattr(rebuild._Progress, "TICK", 0.01)
     progress.begin(specs)
-    now[0] += 40
+    now[0] += 20
     progress.count(specs[0])
-    now[0] += 39
+    now[0] += 15
     with progress:
         for _ in range(500):
-            if len(lines) > 1:
+            if lines:
                 break
             time.sleep(0.01)
-    assert lines[1:] == ["  run 1 of 3, about 2 min left"]
+    assert lines == ["  run 1 of 3, about 85 s left"]  # 20 + 60 + 20 - 15
 
 
 def test_a_prediction_waits_until_enough_is_done(by_hand, monkeypatch):
