@@ -59,6 +59,7 @@ nbval: setup
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/codespell fedlib tests tools benchmarks *.md Makefile
 
 format: setup
@@ -99,7 +100,7 @@ gpu: setup
 golden: setup
 	FEDLIB_DEVICE=cuda $(BIN)/fedlib doctor
 	$(BIN)/fedlib data fetch mnist
-	$(BIN)/python -m pytest -q -rs -m golden tests/test_golden_gpu.py
+	$(BIN)/python -m pytest -q -rs -m golden tests/runs/test_golden_gpu.py
 
 refresh: setup
 	FEDLIB_CI=1 $(BIN)/python tools/refresh_notebooks.py

@@ -19,11 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedlib import nets, protos
+from fedlib.core import nets, protos
+from fedlib.core.local import Losses, Shards, Training, train_local
+from fedlib.core.losses import cross_entropy
+from fedlib.core.rng import generator
 from fedlib.data import DataError, load
-from fedlib.local import Losses, Shards, Training, train_local
-from fedlib.losses import cross_entropy
-from fedlib.rng import generator
 
 CLIENTS, CLASSES, SHOTS, BATCH = 20, 3, 100, 8
 TRAINING = Training(learning_rate=0.01, momentum=0.5, batch_size=BATCH)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fedlib import paths, registry
+from fedlib import registry
+from fedlib.support import paths
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,10 +108,11 @@ def rebuild_command(
     NAMES are artefacts (fedmps/table3), papers (fedmps), or short names (table3) that
     only one artefact has; none means all.
     """
-    from fedlib import device, rebuild
+    from fedlib.rebuild import make
+    from fedlib.runs import device
 
     device.chosen()  # a wrong name stops before the first artefact
-    outcomes = rebuild.rebuild(
+    outcomes = make.rebuild(
         names,
         preset,
         jobs,
@@ -137,7 +139,7 @@ def show_command(names: tuple[str, ...], preset: str) -> None:
 
     NAMES are as for rebuild. A figure prints the tables beside it.
     """
-    from fedlib import artefacts
+    from fedlib.rebuild import artefacts
 
     texts = [artefacts.shown(name, preset) for name in artefacts.select(names)]
     click.echo("\n\n".join(texts))
@@ -149,13 +151,13 @@ def estimate_command(
     names: tuple[str, ...], preset: str, settings: tuple[tuple[str, str], ...]
 ) -> None:
     """Say what the missing runs cost in one process on this machine."""
-    from fedlib import rebuild
+    from fedlib.rebuild import make
 
-    frame = rebuild.estimate(names, preset, dict(settings))
+    frame = make.estimate(names, preset, dict(settings))
     hours = (frame["seconds"] / 3600).round(2)
     click.echo(_table(frame.assign(seconds=frame["seconds"].round(1), hours=hours)))
     missing, no_data, seconds = frame[["missing", "no_data", "seconds"]].sum()
-    click.echo(f"{missing:.0f} runs missing, about {rebuild.duration(seconds)}")
+    click.echo(f"{missing:.0f} runs missing, about {make.duration(seconds)}")
     if no_data:
         click.echo(f"{no_data:.0f} runs not counted: their data are not here")
 
@@ -311,8 +313,8 @@ def doctor() -> None:
     """Check this installation; exits 1 when something is wrong."""
     import torch
 
-    from fedlib import device
-    from fedlib.runs import jobs_of_machine
+    from fedlib.runs import device
+    from fedlib.runs.runner import jobs_of_machine
 
     problems = []
     click.echo(f"python       {platform.python_version()} ({sys.executable})")

@@ -5,10 +5,10 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from fedlib.sources import remember
+from fedlib.support.sources import remember
 
 if TYPE_CHECKING:  # a list of names needs no torch
-    from fedlib.method import Method
+    from fedlib.core.method import Method
 
 # name -> how it is printed, and its module
 METHODS = {
@@ -64,7 +64,9 @@ def method(name: str) -> "Method":
         close = difflib.get_close_matches(name, METHODS, 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"method: got {name!r}, expected one of {list(METHODS)}{hint}")
-    from fedlib.method import complete  # with torch, which a list of names needs not
+    from fedlib.core.method import (
+        complete,  # with torch, which a list of names needs not
+    )
 
     if module(name) not in sys.modules:
         remember(module(name))

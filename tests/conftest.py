@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedlib import nets, sources
-from fedlib.local import Shards, Training
-from fedlib.method import Context, Method
-from fedlib.rng import generator
+from fedlib.core import nets
+from fedlib.core.local import Shards, Training
+from fedlib.core.method import Context, Method
+from fedlib.core.rng import generator
+from fedlib.support import sources
 
 torch.set_num_threads(1)
 

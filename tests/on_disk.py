@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fedlib.rng import generator
+from fedlib.core.rng import generator
 
 
 def pixels(*shape: int, name: str = "pixels") -> np.ndarray:

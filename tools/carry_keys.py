@@ -28,12 +28,26 @@ from typing import Any
 RAW = argparse.RawDescriptionHelpFormatter
 NEW = Path(__file__).resolve().parent.parent
 
-# Both run in the old and in the new code, and so use what both have.
-SPECS = """
-import json, sys
-from fedlib import artefacts, runs
+# These run in the old and in the new code, and so use what both have.
+NAMES = """
+import hashlib, json, sys
+import torch
 from fedlib.data import DataError
 
+try:
+    from fedlib.core.tree import flatten
+    from fedlib.rebuild import artefacts
+    from fedlib.runs import runner as runs
+    from fedlib.runs.federation import federation
+    from fedlib.runs.spec import Spec
+except ImportError:  # before modules had rooms
+    from fedlib import artefacts, runs
+    from fedlib.federation import federation
+    from fedlib.spec import Spec
+    from fedlib.tree import flatten
+
+"""
+SPECS = """
 found = []
 for name, preset in json.load(sys.stdin):
     try:
@@ -45,19 +59,9 @@ for name, preset in json.load(sys.stdin):
 print(json.dumps(found))
 """
 KEY = """
-import json, sys
-from fedlib import runs
-from fedlib.spec import Spec
-
 print(json.dumps(runs.key(Spec.model_validate(json.load(sys.stdin)))))
 """
 PLAY = """
-import hashlib, json, sys
-import torch
-from fedlib.federation import federation
-from fedlib.spec import Spec
-from fedlib.tree import flatten
-
 def bits(tree):
     found = {}
     for name, value in sorted(flatten(tree).items()):
@@ -92,7 +96,7 @@ def ask(code: str, home: Path, given: Any, limit: float | None = None) -> Any:
     """
     environment = os.environ | {"PYTHONPATH": str(home), "PYTHONSAFEPATH": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", NAMES + code],
         cwd=home,
         env=environment | {"FEDLIB_DEVICE": "cpu"},
         input=json.dumps(given),
@@ -127,7 +131,9 @@ def proven(
         if theirs != ours:
             return None, "OTHER NUMBERS"
         seconds = time.perf_counter() - begun
-        return ask(KEY, NEW, spec), f"same bits in {theirs[0] // 3} rounds, {seconds:.0f} s"
+        return ask(
+            KEY, NEW, spec
+        ), f"same bits in {theirs[0] // 3} rounds, {seconds:.0f} s"
     except subprocess.TimeoutExpired:
         return None, f"longer than {limit:g} s"
     except RuntimeError as error:
@@ -157,14 +163,16 @@ def main(arguments: list[str] | None = None) -> int:
     old = options.old.resolve()
     files = {path: read(path) for path in sorted(options.figures.rglob("*.json"))}
     files = {path: record for path, record in files.items() if record.get("runs")}
-    wanted = sorted({(record["artefact"], record["preset"]) for record in files.values()})
+    wanted = sorted(
+        {(record["artefact"], record["preset"]) for record in files.values()}
+    )
     known: dict[str, dict[str, Any]] = {}
     for name, preset, spec, key in ask(SPECS, old, wanted):
         if spec is None:
             print(f"{preset}/{name}: {key}")
         else:
             known[key] = spec
-    cache = Path(ask("from fedlib.paths import cache_dir; import json, sys\n"
+    cache = Path(ask("from fedlib.support.paths import cache_dir; import json, sys\n"
                      "print(json.dumps(str(cache_dir())))", NEW, None))  # fmt: skip
     new: dict[str, str | None] = {}
     for path, record in files.items():

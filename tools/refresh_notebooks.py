@@ -13,8 +13,8 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 
-from fedlib.paths import NOTEBOOKS
-from fedlib.rebuild import own_kernel
+from fedlib.rebuild.make import own_kernel
+from fedlib.support.paths import NOTEBOOKS
 
 METADATA = {
     "kernelspec": {

@@ -44,12 +44,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedlib import descent, heads, protos, shared_model
-from fedlib.embed import forward, padded
-from fedlib.losses import cross_entropy
-from fedlib.method import Context, Losses, Shards
-from fedlib.protos import Protos
-from fedlib.shared_model import Client, Server
+from fedlib.blocks import descent, shared_model
+from fedlib.blocks.shared_model import Client, Server
+from fedlib.core import heads, protos
+from fedlib.core.embed import forward, padded
+from fedlib.core.losses import cross_entropy
+from fedlib.core.method import Context, Losses, Shards
+from fedlib.core.protos import Protos
 
 
 class HP(shared_model.HP):

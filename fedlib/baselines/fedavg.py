@@ -24,7 +24,7 @@ Readings
     Integer counters take the maximum.
 """
 
-from fedlib import shared_model
+from fedlib.blocks import shared_model
 
 METHOD = shared_model.BASE._replace(
     name="fedavg", source="McMahan et al., AISTATS 2017"

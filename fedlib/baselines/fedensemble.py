@@ -42,14 +42,14 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from fedlib import shared_model
-from fedlib.averaging import client_weights, mean_model, start
-from fedlib.messages import Model, as_model
-from fedlib.method import Context, Logged, Models, Rule, Shards, Turn
-from fedlib.nets import State
-from fedlib.readouts import Ensemble
-from fedlib.rng import generator
-from fedlib.tree import put, stack, take, tree_map
+from fedlib.blocks import shared_model
+from fedlib.core.averaging import client_weights, mean_model, start
+from fedlib.core.messages import Model, as_model
+from fedlib.core.method import Context, Logged, Models, Rule, Shards, Turn
+from fedlib.core.nets import State
+from fedlib.core.readouts import Ensemble
+from fedlib.core.rng import generator
+from fedlib.core.tree import put, stack, take, tree_map
 
 
 class HP(shared_model.HP):

@@ -48,16 +48,17 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedlib import heads, shared_model
-from fedlib.averaging import client_weights, mean_model, start
-from fedlib.losses import cross_entropy
-from fedlib.messages import Model
-from fedlib.method import Context, Counted, Logged, Losses, Models, Shards, Turn
-from fedlib.nets import State
-from fedlib.protos import Protos
-from fedlib.rng import generator
-from fedlib.shared_model import Client
-from fedlib.tree import tree_mean
+from fedlib.blocks import shared_model
+from fedlib.blocks.shared_model import Client
+from fedlib.core import heads
+from fedlib.core.averaging import client_weights, mean_model, start
+from fedlib.core.losses import cross_entropy
+from fedlib.core.messages import Model
+from fedlib.core.method import Context, Counted, Logged, Losses, Models, Shards, Turn
+from fedlib.core.nets import State
+from fedlib.core.protos import Protos
+from fedlib.core.rng import generator
+from fedlib.core.tree import tree_mean
 
 
 class HP(shared_model.HP):

@@ -56,16 +56,17 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedlib import averaging, generators, protos, shared_model, with_generator
-from fedlib.generators import Generator, Noise
-from fedlib.hyper import HyperParameters
-from fedlib.losses import cross_entropy, kl_to_teacher
-from fedlib.messages import as_model
-from fedlib.method import Context, Counted, Logged, Losses, Shards, Turn
-from fedlib.nets import State
-from fedlib.shared_model import Client
-from fedlib.tree import tree_map
-from fedlib.with_generator import Down, Server, Up, first_server
+from fedlib.blocks import generators, shared_model, with_generator
+from fedlib.blocks.generators import Generator, Noise
+from fedlib.blocks.shared_model import Client
+from fedlib.blocks.with_generator import Down, Server, Up, first_server
+from fedlib.core import averaging, protos
+from fedlib.core.hyper import HyperParameters
+from fedlib.core.losses import cross_entropy, kl_to_teacher
+from fedlib.core.messages import as_model
+from fedlib.core.method import Context, Counted, Logged, Losses, Shards, Turn
+from fedlib.core.nets import State
+from fedlib.core.tree import tree_map
 
 
 class HP(HyperParameters):

@@ -35,12 +35,12 @@ from typing import NamedTuple
 import torch
 from pydantic import Field
 
-from fedlib import shared_model
-from fedlib.averaging import mean_model, start
-from fedlib.losses import cross_entropy, kl_to_teacher
-from fedlib.method import Context, Counted, Logged, Losses, Model, Shards, Turn
-from fedlib.shared_model import Client, Up
-from fedlib.tree import tree_map
+from fedlib.blocks import shared_model
+from fedlib.blocks.shared_model import Client, Up
+from fedlib.core.averaging import mean_model, start
+from fedlib.core.losses import cross_entropy, kl_to_teacher
+from fedlib.core.method import Context, Counted, Logged, Losses, Model, Shards, Turn
+from fedlib.core.tree import tree_map
 
 
 class HP(shared_model.HP):

@@ -51,13 +51,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedlib import protos, shared_model
-from fedlib.averaging import mean_model
-from fedlib.baselines import with_knowledge
-from fedlib.baselines.with_knowledge import Client, Down, Server, parts
-from fedlib.losses import kl_to_teacher
-from fedlib.method import Context, Logged, Model, Shards, Turn
-from fedlib.protos import Protos
+from fedlib.blocks import shared_model, with_knowledge
+from fedlib.blocks.with_knowledge import Client, Down, Server, parts
+from fedlib.core import protos
+from fedlib.core.averaging import mean_model
+from fedlib.core.losses import kl_to_teacher
+from fedlib.core.method import Context, Logged, Model, Shards, Turn
+from fedlib.core.protos import Protos
 
 
 class HP(shared_model.Sharing):

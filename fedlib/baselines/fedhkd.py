@@ -46,12 +46,12 @@ from typing import Literal
 import torch
 from pydantic import Field
 
-from fedlib import protos, shared_model
-from fedlib.baselines import with_knowledge
-from fedlib.baselines.with_knowledge import Client, Down, Server, Up, parts
-from fedlib.embed import Collection
-from fedlib.method import Context, Logged, Shards, Turn
-from fedlib.protos import Distance, Protos
+from fedlib.blocks import shared_model, with_knowledge
+from fedlib.blocks.with_knowledge import Client, Down, Server, Up, parts
+from fedlib.core import protos
+from fedlib.core.embed import Collection
+from fedlib.core.method import Context, Logged, Shards, Turn
+from fedlib.core.protos import Distance, Protos
 
 
 class HP(shared_model.HP):

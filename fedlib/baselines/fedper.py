@@ -27,10 +27,10 @@ Readings
     builds on, weighs all clients alike.
 """
 
-from fedlib import personal_layers, shared_model
-from fedlib.method import Context, Shards, Turn
-from fedlib.personal_layers import body
-from fedlib.shared_model import Client, Down, Up
+from fedlib.blocks import personal_layers, shared_model
+from fedlib.blocks.personal_layers import body
+from fedlib.blocks.shared_model import Client, Down, Up
+from fedlib.core.method import Context, Shards, Turn
 
 
 def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:

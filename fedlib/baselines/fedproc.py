@@ -40,14 +40,14 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedlib import protos, shared_model
-from fedlib.baselines import with_protos
-from fedlib.baselines.with_protos import Client, Down, Server, Up
-from fedlib.embed import Collection
-from fedlib.hyperprotos import unit
-from fedlib.losses import RELEASED_BASE_TEMPERATURE, cross_entropy, supcon
-from fedlib.method import Context, Logged, Losses, Shards, Turn
-from fedlib.protos import Protos, Weighting
+from fedlib.blocks import shared_model, with_protos
+from fedlib.blocks.hyperprotos import unit
+from fedlib.blocks.with_protos import Client, Down, Server, Up
+from fedlib.core import protos
+from fedlib.core.embed import Collection
+from fedlib.core.losses import RELEASED_BASE_TEMPERATURE, cross_entropy, supcon
+from fedlib.core.method import Context, Logged, Losses, Shards, Turn
+from fedlib.core.protos import Protos, Weighting
 
 
 class HP(shared_model.HP):

@@ -34,17 +34,17 @@ from typing import Any, NamedTuple
 
 from pydantic import Field
 
-from fedlib import protos
-from fedlib.averaging import mean_model, start
-from fedlib.embed import Collection, collect
-from fedlib.hyper import HyperParameters
-from fedlib.losses import cross_entropy
-from fedlib.messages import as_model
-from fedlib.method import Context, Counted, Logged, Losses, Method, Shards, Turn
-from fedlib.nets import State
-from fedlib.protos import Protos, Weighting
-from fedlib.readouts import Models, Rule
-from fedlib.tree import tree_map
+from fedlib.core import protos
+from fedlib.core.averaging import mean_model, start
+from fedlib.core.embed import Collection, collect
+from fedlib.core.hyper import HyperParameters
+from fedlib.core.losses import cross_entropy
+from fedlib.core.messages import as_model
+from fedlib.core.method import Context, Counted, Logged, Losses, Method, Shards, Turn
+from fedlib.core.nets import State
+from fedlib.core.protos import Protos, Weighting
+from fedlib.core.readouts import Models, Rule
+from fedlib.core.tree import tree_map
 
 
 class HP(HyperParameters):

@@ -37,11 +37,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedlib import shared_model
-from fedlib.averaging import start
-from fedlib.losses import cross_entropy
-from fedlib.method import Context, Losses, Shards, Turn
-from fedlib.shared_model import Client, Down, Up
+from fedlib.blocks import shared_model
+from fedlib.blocks.shared_model import Client, Down, Up
+from fedlib.core.averaging import start
+from fedlib.core.losses import cross_entropy
+from fedlib.core.method import Context, Losses, Shards, Turn
 
 
 class HP(shared_model.HP):

@@ -30,12 +30,12 @@ Readings
 
 from pydantic import Field
 
-from fedlib import personal_layers, shared_model
-from fedlib.averaging import start
-from fedlib.losses import cross_entropy
-from fedlib.method import Context, Logged, Losses, Shards, Turn
-from fedlib.nets import State
-from fedlib.shared_model import Client, Down, Up
+from fedlib.blocks import personal_layers, shared_model
+from fedlib.blocks.shared_model import Client, Down, Up
+from fedlib.core.averaging import start
+from fedlib.core.losses import cross_entropy
+from fedlib.core.method import Context, Logged, Losses, Shards, Turn
+from fedlib.core.nets import State
 
 
 class HP(personal_layers.HP):

@@ -45,15 +45,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedlib import protos, shared_model
-from fedlib.averaging import start
-from fedlib.baselines import with_protos
-from fedlib.baselines.with_protos import Client, Up
-from fedlib.embed import class_means
-from fedlib.losses import cross_entropy, margin_contrast
-from fedlib.method import Context, Logged, Losses, Model, Models, Shards, Turn
-from fedlib.protos import Protos
-from fedlib.rng import generator
+from fedlib.blocks import shared_model, with_protos
+from fedlib.blocks.with_protos import Client, Up
+from fedlib.core import protos
+from fedlib.core.averaging import start
+from fedlib.core.embed import class_means
+from fedlib.core.losses import cross_entropy, margin_contrast
+from fedlib.core.method import Context, Logged, Losses, Model, Models, Shards, Turn
+from fedlib.core.protos import Protos
+from fedlib.core.rng import generator
 
 
 class HP(shared_model.HP):

@@ -45,14 +45,23 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedlib import descent, protos, shared_model
-from fedlib.baselines import with_protos
-from fedlib.baselines.with_protos import Client, Down, Up
-from fedlib.losses import cross_entropy, margin_contrast
-from fedlib.method import Context, Logged, Losses, Model, Models, Rule, Shards, Turn
-from fedlib.nets import State
-from fedlib.protos import Protos
-from fedlib.rng import generator
+from fedlib.blocks import descent, shared_model, with_protos
+from fedlib.blocks.with_protos import Client, Down, Up
+from fedlib.core import protos
+from fedlib.core.losses import cross_entropy, margin_contrast
+from fedlib.core.method import (
+    Context,
+    Logged,
+    Losses,
+    Model,
+    Models,
+    Rule,
+    Shards,
+    Turn,
+)
+from fedlib.core.nets import State
+from fedlib.core.protos import Protos
+from fedlib.core.rng import generator
 
 
 class HP(shared_model.HP):

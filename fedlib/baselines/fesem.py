@@ -42,16 +42,16 @@ from pydantic import Field
 from sklearn.cluster import kmeans_plusplus
 from torch import Tensor
 
-from fedlib import shared_model
-from fedlib.averaging import client_weights, mean_model
-from fedlib.embed import owned
-from fedlib.messages import Model, sizes
-from fedlib.method import Context, Logged, Models, Rule, Shards, Turn
-from fedlib.nets import State
-from fedlib.protos import Weighting
-from fedlib.rng import seed_of
-from fedlib.shared_model import Client
-from fedlib.tree import put, stack, take, tree_map
+from fedlib.blocks import shared_model
+from fedlib.blocks.shared_model import Client
+from fedlib.core.averaging import client_weights, mean_model
+from fedlib.core.embed import owned
+from fedlib.core.messages import Model, sizes
+from fedlib.core.method import Context, Logged, Models, Rule, Shards, Turn
+from fedlib.core.nets import State
+from fedlib.core.protos import Weighting
+from fedlib.core.rng import seed_of
+from fedlib.core.tree import put, stack, take, tree_map
 
 
 class HP(shared_model.HP):

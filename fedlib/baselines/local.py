@@ -13,10 +13,19 @@ Readings
 
 from typing import NamedTuple
 
-from fedlib.hyper import HyperParameters
-from fedlib.losses import cross_entropy
-from fedlib.method import Context, Logged, Losses, Method, Models, Rule, Shards, Turn
-from fedlib.nets import State
+from fedlib.core.hyper import HyperParameters
+from fedlib.core.losses import cross_entropy
+from fedlib.core.method import (
+    Context,
+    Logged,
+    Losses,
+    Method,
+    Models,
+    Rule,
+    Shards,
+    Turn,
+)
+from fedlib.core.nets import State
 
 
 class HP(HyperParameters):

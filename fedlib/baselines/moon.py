@@ -42,13 +42,13 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedlib import shared_model
-from fedlib.averaging import start
-from fedlib.losses import cross_entropy
-from fedlib.method import Context, Losses, Shards, Turn
-from fedlib.nets import State
-from fedlib.shared_model import Down, Server, Up
-from fedlib.tree import flatten, put, restore, take
+from fedlib.blocks import shared_model
+from fedlib.blocks.shared_model import Down, Server, Up
+from fedlib.core.averaging import start
+from fedlib.core.losses import cross_entropy
+from fedlib.core.method import Context, Losses, Shards, Turn
+from fedlib.core.nets import State
+from fedlib.core.tree import flatten, put, restore, take
 
 
 class HP(shared_model.HP):

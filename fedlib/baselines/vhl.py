@@ -49,14 +49,14 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedlib import descent, shared_model, virtual_data, virtual_images
-from fedlib.layers import linear
-from fedlib.losses import cross_entropy
-from fedlib.method import Context, Losses, Model, Models, Rule, Shards, Turn
-from fedlib.nets import Out, State
-from fedlib.rng import generator, seed_of
-from fedlib.shared_model import Client, Server, Up
-from fedlib.virtual_images import Recipe
+from fedlib.blocks import descent, shared_model, virtual_data, virtual_images
+from fedlib.blocks.shared_model import Client, Server, Up
+from fedlib.blocks.virtual_images import Recipe
+from fedlib.core.layers import linear
+from fedlib.core.losses import cross_entropy
+from fedlib.core.method import Context, Losses, Model, Models, Rule, Shards, Turn
+from fedlib.core.nets import Out, State
+from fedlib.core.rng import generator, seed_of
 
 SECOND = "own.virtual."
 

@@ -1,7 +1,7 @@
 """Data sets: found on disk, decoded once, loaded as tensors.
 
 ``load`` never downloads; ``fetch`` does. Folders are searched in the order of
-``fedlib.paths.data_dirs``. What is found is decoded once into the cache and
+``fedlib.support.paths.data_dirs``. What is found is decoded once into the cache and
 memory-mapped afterwards. ``catalogue`` lists all entries; ``sets`` holds them, with
 their readers.
 """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from fedlib.data.catalogue import DATASETS, entry_of
 from fedlib.data.sources import always, plain_or_gz
 from fedlib.data.types import SPLITS, DataError, Dataset, Entry
-from fedlib.paths import data_dirs
+from fedlib.support.paths import data_dirs
 
 if TYPE_CHECKING:  # a list of what is here needs neither torch nor pandas
     import pandas as pd

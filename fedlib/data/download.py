@@ -16,7 +16,7 @@ from tqdm import tqdm
 from urllib3.exceptions import HTTPError, ProtocolError, ReadTimeoutError
 
 from fedlib.data.types import DataError, Remote
-from fedlib.progress import progress_off
+from fedlib.support.progress import progress_off
 
 TIMEOUT = 30.0  # seconds
 CHUNK = 1 << 18  # bytes

@@ -16,8 +16,8 @@ from fedlib.data.guide import page_of
 from fedlib.data.sources import always
 from fedlib.data.types import DataError, Entry, Remote
 from fedlib.data.unpack import unpack
-from fedlib.files import write_text
-from fedlib.paths import cache_dir, data_dirs
+from fedlib.support.files import write_text
+from fedlib.support.paths import cache_dir, data_dirs
 
 log = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ from fedlib.data.types import (
     Groups,
     Notes,
 )
-from fedlib.paths import cache_dir
+from fedlib.support.paths import cache_dir
 
 LAYOUT = 3  # of the folder; another number decodes everything again
 SHOWN = 20  # unreadable images that a message names

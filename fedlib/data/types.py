@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from fedlib.crop import Augment
+from fedlib.core.crop import Augment
 
 if TYPE_CHECKING:  # the catalogue is listed without torch
     from torch import Tensor

@@ -80,21 +80,22 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from fedlib import creff, heads, hyperprotos, protos, siamese
-from fedlib.averaging import mean_model, start
-from fedlib.descent import fit
-from fedlib.embed import class_means, forward, padded
-from fedlib.hyper import HyperParameters, Variant, fill_variant
-from fedlib.hyperprotos import HyperProtos, unit
-from fedlib.local import Losses, Shards, Trained
-from fedlib.losses import cross_entropy
-from fedlib.messages import Model, as_model
-from fedlib.method import Context, Counted, Method
-from fedlib.nets import State
-from fedlib.protos import Protos
-from fedlib.readouts import Models, Rule
-from fedlib.rng import generator
-from fedlib.tree import tree_map, tree_mean
+from fedlib.blocks import creff, hyperprotos, siamese
+from fedlib.blocks.descent import fit
+from fedlib.blocks.hyperprotos import HyperProtos, unit
+from fedlib.core import heads, protos
+from fedlib.core.averaging import mean_model, start
+from fedlib.core.embed import class_means, forward, padded
+from fedlib.core.hyper import HyperParameters, Variant, fill_variant
+from fedlib.core.local import Losses, Shards, Trained
+from fedlib.core.losses import cross_entropy
+from fedlib.core.messages import Model, as_model
+from fedlib.core.method import Context, Counted, Method
+from fedlib.core.nets import State
+from fedlib.core.protos import Protos
+from fedlib.core.readouts import Models, Rule
+from fedlib.core.rng import generator
+from fedlib.core.tree import tree_map, tree_mean
 
 # What the released code does, where it differs from the paper.
 REFERENCE = {

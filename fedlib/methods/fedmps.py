@@ -49,21 +49,21 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedlib import protos
-from fedlib.embed import Collection, collect
-from fedlib.hyper import HyperParameters
-from fedlib.local import Losses, Shards, Training, train_local
-from fedlib.losses import (
+from fedlib.core import protos
+from fedlib.core.embed import Collection, collect
+from fedlib.core.hyper import HyperParameters
+from fedlib.core.local import Losses, Shards, Training, train_local
+from fedlib.core.losses import (
     RELEASED_BASE_TEMPERATURE,
     cross_entropy,
     kl_to_teacher,
     supcon,
 )
-from fedlib.method import Context, Counted, Method
-from fedlib.nets import State
-from fedlib.protos import Protos
-from fedlib.readouts import Models, Rule
-from fedlib.rng import generator
+from fedlib.core.method import Context, Counted, Method
+from fedlib.core.nets import State
+from fedlib.core.protos import Protos
+from fedlib.core.readouts import Models, Rule
+from fedlib.core.rng import generator
 
 
 class HP(HyperParameters):

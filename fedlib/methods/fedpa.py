@@ -66,19 +66,20 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from fedlib import averaging, generators, protos, with_generator
-from fedlib.descent import Fitted, Moments
-from fedlib.embed import class_means
-from fedlib.generators import Generator, Noise
-from fedlib.hyper import HyperParameters, Variant, fill_variant
-from fedlib.local import Losses, Shards, Trained
-from fedlib.losses import cross_entropy
-from fedlib.messages import as_model
-from fedlib.method import Context, Counted, Method
-from fedlib.nets import State
-from fedlib.protos import Protos
-from fedlib.readouts import Models, Rule
-from fedlib.with_generator import Down, Server, Up, schedule
+from fedlib.blocks import generators, with_generator
+from fedlib.blocks.descent import Fitted, Moments
+from fedlib.blocks.generators import Generator, Noise
+from fedlib.blocks.with_generator import Down, Server, Up, schedule
+from fedlib.core import averaging, protos
+from fedlib.core.embed import class_means
+from fedlib.core.hyper import HyperParameters, Variant, fill_variant
+from fedlib.core.local import Losses, Shards, Trained
+from fedlib.core.losses import cross_entropy
+from fedlib.core.messages import as_model
+from fedlib.core.method import Context, Counted, Method
+from fedlib.core.nets import State
+from fedlib.core.protos import Protos
+from fedlib.core.readouts import Models, Rule
 
 Distance = Literal["l2", "mse"]
 

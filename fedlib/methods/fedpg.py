@@ -74,21 +74,22 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from fedlib import averaging, descent, image_generators, protos, virtual_data
-from fedlib.descent import Fitted
-from fedlib.embed import class_means
-from fedlib.generators import Generator, Noise, draw_noise
-from fedlib.hyper import HyperParameters, Variant, fill_variant
-from fedlib.image_generators import Architecture
-from fedlib.local import Losses, Shards
-from fedlib.losses import cross_entropy
-from fedlib.messages import Model, as_model
-from fedlib.method import Context, Counted, Method
-from fedlib.nets import Out, State
-from fedlib.protos import Protos
-from fedlib.readouts import Models, Rule
-from fedlib.rng import generator as named_generator
-from fedlib.tree import tree_map
+from fedlib.blocks import descent, image_generators, virtual_data
+from fedlib.blocks.descent import Fitted
+from fedlib.blocks.generators import Generator, Noise, draw_noise
+from fedlib.blocks.image_generators import Architecture
+from fedlib.core import averaging, protos
+from fedlib.core.embed import class_means
+from fedlib.core.hyper import HyperParameters, Variant, fill_variant
+from fedlib.core.local import Losses, Shards
+from fedlib.core.losses import cross_entropy
+from fedlib.core.messages import Model, as_model
+from fedlib.core.method import Context, Counted, Method
+from fedlib.core.nets import Out, State
+from fedlib.core.protos import Protos
+from fedlib.core.readouts import Models, Rule
+from fedlib.core.rng import generator as named_generator
+from fedlib.core.tree import tree_map
 
 RELEASED_SCALE = 2.0  # the released code multiplies squared distances by it
 

@@ -65,19 +65,19 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fedlib import mixtures
-from fedlib.descent import of_module
-from fedlib.embed import forward
-from fedlib.hyper import HyperParameters
-from fedlib.layers import linear
-from fedlib.local import Losses, Shards
-from fedlib.losses import cross_entropy
-from fedlib.method import Context, Counted, Method
-from fedlib.mixtures import Mixtures
-from fedlib.nets import Out, State
-from fedlib.readouts import Models, Rule
-from fedlib.rng import generator
-from fedlib.tree import stack
+from fedlib.blocks import mixtures
+from fedlib.blocks.descent import of_module
+from fedlib.blocks.mixtures import Mixtures
+from fedlib.core.embed import forward
+from fedlib.core.hyper import HyperParameters
+from fedlib.core.layers import linear
+from fedlib.core.local import Losses, Shards
+from fedlib.core.losses import cross_entropy
+from fedlib.core.method import Context, Counted, Method
+from fedlib.core.nets import Out, State
+from fedlib.core.readouts import Models, Rule
+from fedlib.core.rng import generator
+from fedlib.core.tree import stack
 
 PROJECTION = "own.projection"  # of the layer's weights, beside the net's
 

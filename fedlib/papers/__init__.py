@@ -21,12 +21,12 @@ from fedlib.papers.fedhpro import fedhpro as fedhpro
 from fedlib.papers.fedpg import fedpg as fedpg
 
 # isort: on
-from fedlib.notes import Note
 from fedlib.papers.protocol import Paper, Protocol, spec_of
-from fedlib.spec import Spec
+from fedlib.runs.notes import Note
+from fedlib.runs.spec import Spec
 
 if TYPE_CHECKING:
-    from fedlib.results import Result
+    from fedlib.runs.results import Result
 
 # name -> what returns a setting: the functions that stand in the package of their name
 BUILDERS: dict[str, Callable[..., Spec]] = {

@@ -5,11 +5,11 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from fedlib import registry
+from fedlib.core.local import Training
 from fedlib.data import Transform
-from fedlib.local import Training
 from fedlib.papers.source import Source
-from fedlib.partition import NwayKshot, Scheme
-from fedlib.spec import Spec, TestData
+from fedlib.partitions import NwayKshot, Scheme
+from fedlib.runs.spec import Spec, TestData
 
 # method -> data set, or "*" for all -> settings
 Presets = Mapping[str, Mapping[str, Mapping[str, Any]]]

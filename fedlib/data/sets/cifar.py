@@ -3,7 +3,7 @@
 from functools import partial
 from pathlib import Path
 
-from fedlib.crop import Augment
+from fedlib.core.crop import Augment
 from fedlib.data.images import read_tree
 from fedlib.data.labels import named
 from fedlib.data.parquet import parquet_in, read_parquet

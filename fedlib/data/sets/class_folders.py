@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from fedlib.crop import Augment
+from fedlib.core.crop import Augment
 from fedlib.data import splits
 from fedlib.data.images import Item, blocks, by_class, listing, square
 from fedlib.data.sources import first_of

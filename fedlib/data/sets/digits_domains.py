@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image
 
-from fedlib.crop import Augment
+from fedlib.core.crop import Augment
 from fedlib.data.images import BLOCK
 from fedlib.data.sets import mat, mnist_family, usps
 from fedlib.data.sets.mat import IMAGENET, SHAPE
 from fedlib.data.types import SPLITS, Block, DataError, Entry, Notes, Raw
-from fedlib.paths import data_dirs
+from fedlib.support.paths import data_dirs
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 DIGITS = {str(digit) for digit in range(10)}
 BILINEAR = Image.Resampling.BILINEAR
-DOMAINS = {  # in the order of FedHPro's tables and of fedlib.schemes.domains
+DOMAINS = {  # in the order of FedHPro's tables and of fedlib.partitions.domains
     "MNIST": mnist_family.ENTRIES["mnist"],
     "USPS": usps.ENTRIES["usps"],
     "SVHN": mat.ENTRIES["svhn"],

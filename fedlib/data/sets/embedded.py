@@ -28,7 +28,7 @@ def _read_noise(paths: list[Path], notes: Notes) -> Raw:
     """Return noise of CIFAR-10's shape: 200 training and 40 test images per class."""
     import torch
 
-    from fedlib.rng import generator
+    from fedlib.core.rng import generator
 
     draw = generator(0, "noise dataset")
     x = torch.randint(0, 256, (2400, 3, 32, 32), generator=draw).to(torch.uint8)

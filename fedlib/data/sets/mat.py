@@ -7,7 +7,7 @@ from typing import IO
 
 import numpy as np
 
-from fedlib.crop import Augment
+from fedlib.core.crop import Augment
 from fedlib.data.images import BLOCK, listing, read_tree
 from fedlib.data.labels import named
 from fedlib.data.sources import either, first_of, member, members, reading, together

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedlib.crop import Augment
+from fedlib.core.crop import Augment
 from fedlib.data import splits
 from fedlib.data.images import Item, blocks, listing, square
 from fedlib.data.sources import first_of

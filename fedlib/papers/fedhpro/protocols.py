@@ -2,14 +2,14 @@
 
 from typing import Any
 
+from fedlib.core.local import Training
 from fedlib.data import Transform
-from fedlib.local import Training
 from fedlib.papers.fedhpro.presets import PRESETS
 from fedlib.papers.fedhpro.scoreboard import SOURCES
 from fedlib.papers.protocol import Paper, Protocol, spec_of
-from fedlib.partition import NID1, NID2
-from fedlib.schemes.domains import DOMAIN_PRESETS
-from fedlib.spec import Spec
+from fedlib.partitions import NID1, NID2
+from fedlib.partitions.domains import DOMAIN_PRESETS
+from fedlib.runs.spec import Spec
 
 # FedHPro: released code (the paper's text gives few settings), which is for CIFAR
 # alone; domains as in F2DC's program, by the same author. CIFAR10-LT is cifar10 with

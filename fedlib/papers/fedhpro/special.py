@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fedlib import study
-from fedlib.spec import Spec
+from fedlib.papers import study
+from fedlib.runs.spec import Spec
 
 
 def _beside_pooled(p: Mapping[str, Any]) -> list[Spec]:

@@ -12,7 +12,7 @@ from fedlib.papers.protocol import (
     spec_of,
     with_ways,
 )
-from fedlib.spec import Spec
+from fedlib.runs.spec import Spec
 
 # FedMPS, Table II (|A_ij|, k, t, std); rounds from the released code's commands, since
 # the paper gives none. Of ImageNet it gives neither: the row is from the size of the

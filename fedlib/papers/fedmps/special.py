@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedlib import papers
-from fedlib.spec import Spec, refuse_unknown
+from fedlib.runs.spec import Spec, refuse_unknown
 
 
 def _table5(p: Mapping[str, Any]) -> list[Spec]:

@@ -2,13 +2,13 @@
 
 from typing import Any
 
+from fedlib.core.local import Training
 from fedlib.data import Transform
-from fedlib.local import Training
 from fedlib.papers.fedpa.presets import PRESETS
 from fedlib.papers.fedpa.scoreboard import SOURCES
 from fedlib.papers.protocol import Paper, Protocol, spec_of
-from fedlib.partition import CappedDirichlet, Users
-from fedlib.spec import Spec
+from fedlib.partitions import CappedDirichlet, Users
+from fedlib.runs.spec import Spec
 
 # FedPA, Section V-A; partition seed, ratio and smallest client from the released code,
 # since the paper gives none. Twenty steps of 32 are what both call 20 local epochs. A

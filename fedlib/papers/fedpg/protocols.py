@@ -2,13 +2,13 @@
 
 from typing import Any
 
+from fedlib.core.local import Training
 from fedlib.data import Transform
-from fedlib.local import Training
 from fedlib.papers.fedpg.presets import PRESETS
 from fedlib.papers.fedpg.scoreboard import SOURCES
 from fedlib.papers.protocol import Paper, Protocol, spec_of
-from fedlib.partition import LDA, Users
-from fedlib.spec import Spec
+from fedlib.partitions import LDA, Users
+from fedlib.runs.spec import Spec
 
 # FedPG: Section V-A, with the learning rate and the largest norm of a gradient from an
 # earlier version of its code, where they stand together: at this rate training diverges

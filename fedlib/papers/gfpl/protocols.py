@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fedlib.local import Training
+from fedlib.core.local import Training
 from fedlib.papers.gfpl.presets import PRESETS
 from fedlib.papers.gfpl.scoreboard import SOURCES
 from fedlib.papers.protocol import (
@@ -13,8 +13,8 @@ from fedlib.papers.protocol import (
     spec_of,
     with_ways,
 )
-from fedlib.partition import NwayKshot
-from fedlib.spec import Spec
+from fedlib.partitions import NwayKshot
+from fedlib.runs.spec import Spec
 
 # GFPL, Section 5.1, Table 3 and the rounds of Table 1; batch 4, on CIFAR 32; the number
 # of local epochs is not given. Test samples (MNIST 40, CIFAR-100 5) are FedProto's. Of

@@ -1,6 +1,6 @@
 """The runs of our artefacts that are not a paper's grid."""
 
-from fedlib import leaderboard, min_counts
+from fedlib.papers.ours import leaderboard, min_counts
 
 SPECIAL = {
     "learn/leaderboard": leaderboard.specs,

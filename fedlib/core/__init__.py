@@ -1,0 +1,1 @@
+"""What a method is made of: trees, nets, losses, prototypes, messages, training."""

@@ -1,0 +1,65 @@
+"""Averaging models: what the server makes of weights, and of BatchNorm statistics."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedlib.core.messages import Model
+from fedlib.core.nets import State
+from fedlib.core.protos import Weighting
+from fedlib.core.tree import tree_map
+
+# What happens to BatchNorm statistics: averaged like weights, kept by each client (and
+# by the server as first drawn), or taken from the first client of the cohort.
+Buffers = Literal["average", "local", "first"]
+
+
+def client_weights(samples: Tensor, weighting: Weighting) -> Tensor:
+    """Return the weights ``[K]`` of a mean over clients; 0 without a sample."""
+    return samples.clamp(max=1) if weighting == "uniform" else samples
+
+
+def mean_model(
+    models: Model, weight: Tensor, before: Model, buffers: Buffers = "average"
+) -> Model:
+    """Average the models of a cohort.
+
+    Parameters
+    ----------
+    models : Model
+        Stacked over clients, ``[K, ...]``.
+    weight : Tensor
+        ``[K]`` >= 0, not all 0; a client of weight 0 counts nothing.
+    before : Model
+        The server's model, whose statistics stay under ``buffers="local"``.
+    buffers : "average", "local" or "first"
+        Policy for BatchNorm statistics. Integer counters take the maximum.
+    """
+    share = weight.to(torch.float64) / weight.sum()
+
+    def average(x: Tensor) -> Tensor:
+        if x.is_floating_point():
+            return torch.einsum("k,k...->...", share, x.to(torch.float64)).to(x.dtype)
+        return x.amax(0)
+
+    statistics = before.buffers
+    if buffers == "average":
+        statistics = tree_map(average, models.buffers)
+    if buffers == "first":
+        first = int(torch.nonzero(weight)[0])
+        statistics = tree_map(lambda x: x[first], models.buffers)
+    return Model(tree_map(average, models.params), statistics, torch.tensor(True))
+
+
+def start(model: Model, mine: State) -> State:
+    """Return stacked weights to train from: the broadcast model, if there is one.
+
+    What the message does not hold (statistics that stay local, a method's own weights)
+    is taken from ``mine`` ``[K, ...]``.
+    """
+    sent = model.state
+    return {
+        k: torch.where(model.known, sent[k].expand_as(v), v) if k in sent else v
+        for k, v in mine.items()
+    }

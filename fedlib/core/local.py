@@ -1,0 +1,503 @@
+"""The one training loop: a cohort of clients as stacked tensors.
+
+A method writes its loss for one client and one batch, as in the paper. Here it is
+mapped over K clients, the K losses are added, and one backward and one torch optimiser
+step serve all of them. The losses are independent, so the gradient of their sum is each
+client's own gradient.
+
+A batch is a batch: clients with fewer batches retire when theirs are done, and a short
+batch runs at its own size. Nothing is padded, so losses need no masks.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+from torch.func import vmap
+
+from fedlib.core.augment import Augment, apply_augment, draw_augment, normalise
+from fedlib.core.nets import State
+from fedlib.core.protos import Protos, class_sums, from_sums
+from fedlib.core.tree import Tree, concatenate, put, take, tree_map
+from fedlib.core.tree import stack as stacked
+
+Random = Callable[..., torch.Generator]  # (purpose, client) -> generator
+
+
+class Training(BaseModel):
+    """How a client trains in one round."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    optimiser: Literal["sgd", "adam"] = "sgd"
+    learning_rate: float = Field(default=0.01, gt=0)
+    momentum: float = Field(default=0.5, ge=0, lt=1)  # SGD only
+    weight_decay: float = Field(default=0.0, ge=0)
+    batch_size: int = Field(default=8, ge=1)
+    local_epochs: int = Field(default=1, ge=1)
+    local_steps: int | None = Field(default=None, ge=1)  # batches, in place of epochs
+    drop_last: bool = True  # never drops the only batch of a client
+    decay: float = Field(default=1.0, gt=0, le=1)  # of the learning rate, per round
+    clip: float | None = Field(default=None, gt=0)  # largest norm of a gradient
+
+
+class Shards(NamedTuple):
+    """The data of a cohort: index lists into shared tensors."""
+
+    x: Tensor  # [M, ...] uint8 images, or float inputs that need no transform
+    y: Tensor  # [M] int64
+    index: list[Tensor]  # K index lists into x and y
+    ids: list[int]  # the clients' numbers, which name their random generators
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    augment: Augment | None = None
+
+    def inputs(self, index: Tensor, draws: Tensor | None = None) -> Tensor:
+        """Return model inputs for indices of any shape, augmented by ``draws``."""
+        x = self.x[index.flatten()]
+        if self.augment is not None and draws is not None:
+            x = apply_augment(x, draws.flatten(0, -2), self.augment.padding)
+        if x.dtype == torch.uint8:
+            x = normalise(x, self.mean, self.std)
+        return x.unflatten(0, index.shape)
+
+    def sizes(self) -> Tensor:
+        """Return each client's number of samples ``[K]``."""
+        return torch.tensor([len(i) for i in self.index])
+
+    def label_counts(self, classes: int) -> Tensor:
+        """Return each client's number of samples of each class, ``[K, C]``."""
+        return torch.stack([self.y[i].bincount(minlength=classes) for i in self.index])
+
+    def cohort(self, clients: list[int]) -> "Shards":
+        """Return the shards of some positions."""
+        return self._replace(
+            index=[self.index[i] for i in clients], ids=[self.ids[i] for i in clients]
+        )
+
+
+class Losses(NamedTuple):
+    """What a loss returns for one client and one batch."""
+
+    total: Tensor  # [] the term that is minimised
+    terms: dict[str, Tensor]  # [] each, logged
+    embeddings: dict[str, Tensor]  # [B, d] each, averaged per class
+
+
+Loss = Callable[..., Losses]  # (state, x, y, extra) -> Losses, one client and batch
+
+
+class Trained(NamedTuple):
+    """A cohort after local training."""
+
+    state: State  # [K, ...]
+    terms: dict[str, Tensor]  # [K] mean of each loss term over the client's steps
+    protos: dict[str, Protos]  # [K, C, d] class means over the last epoch, or all steps
+    moments: Tree  # [K, ...] the optimiser's state, where it was asked for
+
+
+class _Batches(NamedTuple):
+    """The batches of one client, in order, over all its epochs."""
+
+    order: Tensor  # indices into the shards' tensors, epoch after epoch
+    draws: Tensor  # [order, 3] of the augmentation; [order, 0] without one
+    spans: list[tuple[int, int]]  # start and end in order
+    counted_from: int  # the first step whose embeddings count
+
+
+def _batches(
+    shards: Shards, client: int, training: Training, random: Random
+) -> _Batches:
+    mine = shards.index[client]
+    count, size = len(mine), training.batch_size
+    whole = training.drop_last and count >= size
+    stop = count - count % size if whole else count
+    starts = range(0, stop, size)
+    steps = training.local_steps or training.local_epochs * len(starts)
+    epochs = range(-(-steps // len(starts)))
+    shuffle = random("batches", shards.ids[client])
+    order = torch.cat([mine[torch.randperm(count, generator=shuffle)] for _ in epochs])
+    spans = [
+        (e * count + s, e * count + min(s + size, stop)) for e in epochs for s in starts
+    ][:steps]
+    draws = torch.zeros(len(order), 0)
+    if shards.augment is not None:
+        pick = random("augment", shards.ids[client])
+        draws = draw_augment(shards.augment, len(order), pick)
+        if shards.augment.per_batch:
+            for start, end in spans:
+                draws[start:end] = draws[start]
+    counted_from = 0 if training.local_steps else steps - len(starts)
+    return _Batches(order, draws, spans, counted_from)
+
+
+def _optimiser(groups: list[dict], training: Training) -> torch.optim.Optimizer:
+    rate, decay = training.learning_rate, training.weight_decay
+    if training.optimiser == "adam":
+        return torch.optim.Adam(groups, lr=rate, weight_decay=decay)
+    return torch.optim.SGD(
+        groups, lr=rate, momentum=training.momentum, weight_decay=decay, fused=True
+    )
+
+
+def blank_moments(
+    state: State, buffers: frozenset[str], training: Training
+) -> dict[str, dict[str, Tensor]]:
+    """Return the state of an optimiser that has not stepped, for K stacked clients."""
+    momentum = ("momentum_buffer",) if training.momentum else ()
+    adam = training.optimiser == "adam"
+    blank = {}
+    for name, value in state.items():
+        if name not in buffers:
+            fields = ("exp_avg", "exp_avg_sq") if adam else momentum
+            blank[name] = {field: torch.zeros_like(value) for field in fields}
+            blank[name] |= {"step": torch.zeros(len(value))} if adam else {}
+    return blank
+
+
+class _Stack:
+    """Stacked weights of the clients still training, with their optimiser.
+
+    Without ``moments`` and ``rate`` one optimiser step moves all clients as one block.
+    With them every client is a parameter group of its own: a view of its row.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        buffers: frozenset[str],
+        training: Training,
+        moments: Tree,
+        rate: Tensor | None,
+    ):
+        self.training = training
+        self.rate = rate
+        self.params = {
+            k: v.clone().requires_grad_() for k, v in state.items() if k not in buffers
+        }
+        self.buffers = {k: v.clone() for k, v in state.items() if k in buffers}
+        self.apart = rate is not None or bool(moments)
+        rows = range(len(next(iter(state.values())))) if self.apart else [slice(None)]
+        self.blocks = [
+            {k: v.detach()[i] if self.apart else v for k, v in self.params.items()}
+            for i in rows
+        ]
+        groups: list[dict] = [{"params": list(b.values())} for b in self.blocks]
+        if rate is not None:
+            for group, factor in zip(groups, rate.tolist(), strict=True):
+                group["lr"] = training.learning_rate * factor
+        self.optimiser = _optimiser(groups, training)
+        for i, block in zip(rows, self.blocks, strict=True):
+            for name, param in block.items():
+                if name in moments:
+                    kept = {k: v[i].clone() for k, v in moments[name].items()}
+                    self.optimiser.state[param] = kept
+
+    def step(self) -> None:
+        """Move the weights along their gradients."""
+        if self.training.clip is not None:
+            self._clip(self.training.clip)
+        if self.apart:
+            for i, block in enumerate(self.blocks):
+                for name, param in block.items():
+                    grad = self.params[name].grad
+                    param.grad = None if grad is None else grad[i]
+        self.optimiser.step()
+
+    def _clip(self, largest: float) -> None:
+        """Scale each client's gradient to a norm of at most ``largest``."""
+        grads = [p.grad for p in self.params.values() if p.grad is not None]
+        square = torch.stack([g.flatten(1).square().sum(1) for g in grads]).sum(0)
+        factor = (largest / (square.sqrt() + 1e-6)).clamp(max=1)
+        for grad in grads:
+            grad.mul_(factor.view(-1, *[1] * (grad.ndim - 1)))
+
+    def detached(self) -> State:
+        """Return the weights and buffers as they are now."""
+        return {k: v.detach() for k, v in (self.params | self.buffers).items()}
+
+    def write(self, values: State) -> None:
+        """Replace some weights of all clients, which the optimiser does not notice."""
+        for name, value in values.items():
+            self.params[name].detach().copy_(value)
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for param in self.params.values():
+            param.grad = None
+
+    def moments(self) -> Tree:
+        """Return the optimiser's state, stacked over clients; {} for one block."""
+        if not self.apart:
+            return {}
+        each = [
+            {name: dict(self.optimiser.state[p]) for name, p in block.items()}
+            for block in self.blocks
+        ]
+        return {
+            name: {
+                field: torch.stack([torch.as_tensor(one[name][field]) for one in each])
+                for field in fields
+            }
+            for name, fields in each[0].items()
+        }
+
+    def state(self, rows: slice) -> State:
+        """Return a copy of some clients' weights and buffers."""
+        merged = self.params | self.buffers
+        return {k: v.detach()[rows].clone() for k, v in merged.items()}
+
+    def keep(self, count: int) -> "_Stack":
+        """Return the stack of the first ``count`` clients, with their moments."""
+        rows = slice(0, count)
+        rate = None if self.rate is None else self.rate[rows]
+        kept = _Stack(
+            self.state(rows),
+            frozenset(self.buffers),
+            self.training,
+            take(self.moments(), rows),
+            rate,
+        )
+        if not self.apart:
+            for name, after in kept.params.items():
+                before = self.params[name]
+                kept.optimiser.state[after] = {
+                    k: v[rows].clone()
+                    if isinstance(v, Tensor) and v.shape == before.shape
+                    else v
+                    for k, v in self.optimiser.state[before].items()
+                }
+        return kept
+
+
+class _Tally:
+    """Loss terms and class sums of the clients of a chunk, over their steps."""
+
+    def __init__(self, clients: int, classes: int):
+        self.clients = clients
+        self.classes = classes
+        self.terms: dict[str, Tensor] = {}
+        self.sums: dict[str, Tensor] = {}
+        self.counts: dict[str, Tensor] = {}
+
+    def add(
+        self, rows: Tensor | slice, losses: Losses, y: Tensor, counted: Tensor
+    ) -> None:
+        """Add one step of some clients; embeddings where ``counted`` ``[rows]``."""
+        for name, value in losses.terms.items():
+            if name not in self.terms:
+                self.terms[name] = torch.zeros(self.clients)
+            self.terms[name][rows] += value.detach()
+        if not counted.any():
+            return
+        labels = torch.where(counted.unsqueeze(1), y, -1)
+        for name, z in losses.embeddings.items():
+            sums, members = class_sums(z.detach(), labels, self.classes)
+            if name not in self.sums:
+                self.sums[name] = torch.zeros(self.clients, self.classes, z.shape[-1])
+                self.counts[name] = torch.zeros(self.clients, self.classes).long()
+            self.sums[name][rows] += sums
+            self.counts[name][rows] += members
+
+
+class _Job(NamedTuple):
+    """What the clients of a cohort have in common."""
+
+    loss: Loss
+    training: Training
+    random: Random
+    classes: int
+    draw: Callable[[int, int], dict[str, Tensor]] | None
+    after_step: Callable[[State, dict[str, Tensor]], State] | None
+    buffers: frozenset[str]
+    dropout_keys: list[str]
+
+
+def _train_chunk(
+    job: _Job,
+    shards: Shards,
+    state: State,
+    extra: dict[str, Tensor],
+    moments: Tree,
+    rate: Tensor | None,
+) -> Trained:
+    """Train clients side by side, longest first, so that the live ones are a prefix."""
+    ids = shards.ids
+    plans = [_batches(shards, i, job.training, job.random) for i in range(len(ids))]
+    order = sorted(range(len(plans)), key=lambda i: -len(plans[i].spans))
+    place = torch.tensor(order)
+    plans, ids = [plans[i] for i in order], [ids[i] for i in order]
+    keys = [
+        torch.randint(
+            2**62,
+            (len(plan.spans), len(job.dropout_keys)),
+            generator=job.random("dropout", client),
+        )
+        for plan, client in zip(plans, ids, strict=True)
+    ]
+    extra = take(extra, place)
+    stack = _Stack(
+        take(state, place),
+        job.buffers,
+        job.training,
+        take(moments, place),
+        None if rate is None else rate[place],
+    )
+    tally = _Tally(len(plans), job.classes)
+    finished: list[tuple[State, Tree]] = []  # from the last client to the first
+
+    def losses_of(rows: list[int], step: int) -> Tensor:
+        """Return the losses of clients whose batches have one size."""
+        everyone = len(rows) == live
+        chosen = slice(0, live) if everyone else torch.tensor(rows)
+        spans = [slice(*plans[i].spans[step]) for i in rows]
+        batch = torch.stack(
+            [plans[i].order[s] for i, s in zip(rows, spans, strict=True)]
+        )
+        draws = torch.stack(
+            [plans[i].draws[s] for i, s in zip(rows, spans, strict=True)]
+        )
+        held = take(stack.buffers, chosen)
+        weights = stack.params if everyone else take(stack.params, chosen)
+        weights = weights | held
+        for number, name in enumerate(job.dropout_keys):
+            weights[name] = torch.stack([keys[i][step, number] for i in rows])
+        given = take(extra, chosen)
+        if job.draw is not None:
+            given = given | stacked([job.draw(ids[i], step) for i in rows])
+        x, y = shards.inputs(batch, draws), shards.y[batch]
+        losses = vmap(job.loss)(weights, x, y, given)
+        if not everyone:  # BatchNorm wrote into copies
+            for name, value in held.items():
+                stack.buffers[name][chosen] = value
+        counted = torch.tensor([step >= plans[i].counted_from for i in rows])
+        tally.add(chosen, losses, y, counted)
+        return losses.total
+
+    live = len(plans)
+    for step in range(len(plans[0].spans)):
+        remaining = sum(step < len(plan.spans) for plan in plans)
+        if remaining < live:
+            gone = slice(remaining, live)
+            finished.append((stack.state(gone), take(stack.moments(), gone)))
+            live = remaining
+            stack = stack.keep(live)
+        by_size: dict[int, list[int]] = defaultdict(list)
+        for i in range(live):
+            start, end = plans[i].spans[step]
+            by_size[end - start].append(i)
+        stack.zero_grad()
+        torch.cat([losses_of(rows, step) for rows in by_size.values()]).sum().backward()
+        stack.step()
+        if job.after_step is not None:
+            stack.write(
+                vmap(job.after_step)(stack.detached(), take(extra, slice(live)))
+            )
+    finished.append((stack.state(slice(0, live)), stack.moments()))
+
+    back = torch.argsort(place)
+    steps = torch.tensor([len(plan.spans) for plan in plans])
+    states, kept = zip(*finished[::-1], strict=True)
+    return Trained(
+        take(concatenate(list(states)), back),
+        {name: (value / steps)[back] for name, value in tally.terms.items()},
+        {
+            name: from_sums(total[back], tally.counts[name][back])
+            for name, total in tally.sums.items()
+        },
+        take(concatenate(list(kept)), back),
+    )
+
+
+def train_local(
+    state: State,
+    shards: Shards,
+    loss: Loss,
+    training: Training,
+    random: Random,
+    *,
+    classes: int,
+    extra: dict[str, Tensor] | None = None,
+    draw: Callable[[int, int], dict[str, Tensor]] | None = None,
+    after_step: Callable[[State, dict[str, Tensor]], State] | None = None,
+    moments: Tree | None = None,
+    rate: Tensor | None = None,
+    buffers: frozenset[str] = frozenset(),
+    dropout_keys: list[str] | None = None,
+    chunk: int | None = None,
+) -> Trained:
+    """Train every client of a cohort on its own data.
+
+    Parameters
+    ----------
+    state : dict of Tensor
+        Weights stacked over clients, ``[K, ...]``; unchanged by the call.
+    shards : Shards
+        The K clients' data. A client without samples keeps its weights
+        and returns prototypes with count 0.
+    loss : callable
+        ``loss(state, x, y, extra) -> Losses`` for one client and one batch.
+    training : Training
+        Optimiser, batch size, epochs or steps.
+    random : callable
+        ``random(purpose, client)`` returns that client's generator.
+    extra : dict of Tensor, optional
+        Further inputs of the loss with a leading client axis.
+    draw : callable, optional
+        ``draw(client, step)`` returns what a client's loss needs afresh in a step
+        (random labels, noise ...); called in the order of steps.
+    after_step : callable, optional
+        ``after_step(state, extra)`` returns, for one client, the weights that replace
+        its own after an optimiser step.
+    moments : tree of Tensor, optional
+        The optimiser's state to go on from, ``[K, ...]`` (``blank_moments`` at first).
+        Without it the optimiser is fresh in every call.
+    rate : Tensor, optional
+        ``[K]`` factors on the learning rate.
+    chunk : int, optional
+        Clients trained side by side; a matter of speed and memory only.
+
+    Returns
+    -------
+    Trained
+        New weights, mean loss terms, the class means of the embeddings seen in the
+        last epoch (each taken before its step's update), and the optimiser's state.
+    """
+    filled = [i for i, index in enumerate(shards.index) if len(index)]
+    if not filled:
+        raise ValueError("shards: no client of this cohort has a sample")
+    given, kept = extra or {}, moments or {}
+    job = _Job(
+        loss,
+        training,
+        random,
+        classes,
+        draw,
+        after_step,
+        buffers,
+        dropout_keys or [],
+    )
+    parts = []
+    for start in range(0, len(filled), chunk or len(filled)):
+        rows = filled[start : start + (chunk or len(filled))]
+        place = torch.tensor(rows)
+        parts.append(
+            _train_chunk(
+                job,
+                shards.cohort(rows),
+                take(state, place),
+                take(given, place),
+                take(kept, place),
+                None if rate is None else rate[place],
+            )
+        )
+    trained = concatenate(parts)
+    if len(filled) == len(shards.index):
+        return trained
+    blank = tree_map(
+        lambda leaf: leaf.new_zeros(len(shards.index), *leaf.shape[1:]), trained
+    )
+    return put(blank._replace(state=state, moments=kept), torch.tensor(filled), trained)

@@ -1,0 +1,338 @@
+"""A method is a record of plain functions; a run steps through its rounds.
+
+Read this first. A round is: broadcast -> client -> merge, and for some methods the
+cohort then receives a reply and finishes. ``rounds`` is an iterator, so a notebook
+steps a method with ``next()``. A method that works on a finished model (CCVR) has
+``survey`` and ``finalise``: one more upload, and what the server makes of it before an
+evaluation; the rounds do not see it.
+
+A method's file imports from here whatever its functions' signatures name, wherever
+that is defined.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from pydantic import BaseModel
+from torch import Tensor
+
+from fedlib.core.local import (
+    Loss,
+    Losses,
+    Shards,
+    Trained,
+    Training,
+    blank_moments,
+    train_local,
+)
+from fedlib.core.messages import Model, Size, sizes
+from fedlib.core.nets import Net, State
+from fedlib.core.readouts import Models, Rule
+from fedlib.core.rng import generator
+from fedlib.core.tree import Tree, flatten, put, take
+
+__all__ = [
+    "Context",
+    "Counted",
+    "Logged",
+    "Loss",
+    "Losses",
+    "Method",
+    "Model",
+    "Models",
+    "NonFiniteError",
+    "Round",
+    "Rule",
+    "Shards",
+    "Tree",
+    "Turn",
+    "draw_cohort",
+    "rounds",
+]
+
+Logged = dict[str, Tensor]  # numbers to log, by name
+
+Kept = TypeVar("Kept")
+Sent = TypeVar("Sent")
+# What a client's turn in a round returns: what it keeps, its upload, and the mean [K]
+# of each loss term
+Turn = tuple[Kept, Sent, Logged]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What every function of a method may look at."""
+
+    hp: Any  # the method's hyper-parameters
+    net: Net
+    training: Training
+    classes: int  # C
+    clients: int  # N, all clients of the federation
+    seed: int
+    round: int = 0  # t, from 1; 0 while initialising
+    chunk: int | None = None  # clients trained side by side
+
+    def random(self, purpose: str, client: int | str = "server") -> torch.Generator:
+        """Return the generator of a purpose in this round, for a client."""
+        return generator(self.seed, purpose, self.round, client)
+
+    def train(
+        self,
+        state: State,
+        shards: Shards,
+        loss: Loss,
+        extra: dict[str, Tensor] | None = None,
+        *,
+        draw: Callable[[int, int], dict[str, Tensor]] | None = None,
+        after_step: Callable[[State, dict[str, Tensor]], State] | None = None,
+        training: Training | None = None,
+        phase: str = "",
+        moments: Tree | None = None,
+        rate: Tensor | None = None,
+    ) -> Trained:
+        """Train a cohort of this net with the run's settings.
+
+        Parameters
+        ----------
+        training : Training, optional
+            Settings in place of the run's.
+        phase : str
+            Tells two trainings of one round apart: each shuffles in its own way.
+        extra, draw, after_step, moments, rate
+            As in ``local.train_local``.
+        """
+        settings = training or self.training
+        faded = settings.learning_rate * settings.decay ** max(0, self.round - 1)
+        return train_local(
+            state,
+            shards,
+            loss,
+            settings.model_copy(update={"learning_rate": faded}),
+            lambda purpose, client: self.random(phase + purpose, client),
+            classes=self.classes,
+            extra=extra,
+            draw=draw,
+            after_step=after_step,
+            moments=moments,
+            rate=rate,
+            buffers=self.net.buffers,
+            dropout_keys=self.net.dropout_keys,
+            chunk=self.chunk,
+        )
+
+    def epochs(
+        self,
+        state: State,
+        shards: Shards,
+        loss: Loss,
+        extra: Callable[[State], dict[str, Tensor]] | None = None,
+        **options: Any,
+    ) -> Iterator[Trained]:
+        """Yield a cohort after each of its local epochs, for work between these.
+
+        The optimiser goes on from epoch to epoch, and each shuffles in its own way, the
+        first as ``train`` does. A run with ``local_steps`` is one epoch.
+
+        Parameters
+        ----------
+        extra : callable, optional
+            Maps the weights ``[K, ...]`` that an epoch begins with to the loss's
+            further inputs.
+        **options
+            As in ``train``.
+        """
+        count = 1 if self.training.local_steps else self.training.local_epochs
+        once = self.training.model_copy(update={"local_epochs": 1})
+        stateful = once.optimiser == "adam" or once.momentum > 0
+        moments = self.blank_moments(state) if stateful and count > 1 else None
+        for epoch in range(count):
+            trained = self.train(
+                state,
+                shards,
+                loss,
+                None if extra is None else extra(state),
+                training=once,
+                phase=f"epoch {epoch} " if epoch else "",
+                moments=moments,
+                **options,
+            )
+            state, moments = trained.state, trained.moments or None
+            yield trained
+
+    def blank_moments(self, state: State) -> Tree:
+        """Return the moments of clients whose optimiser has not stepped."""
+        return blank_moments(state, self.net.buffers, self.training)
+
+    def init_clients(self, common: bool) -> State:
+        """Draw the clients' first weights: one common draw, or one each."""
+        names = ["common"] * self.clients if common else list(range(self.clients))
+        states = [self.net.init(generator(self.seed, "init", n)) for n in names]
+        return {k: torch.stack([s[k] for s in states]) for k in states[0]}
+
+
+class Counted(NamedTuple):
+    """A message field that a paper's communication table counts."""
+
+    direction: str  # "up" or "down"
+    field: str
+    once: bool = False  # a broadcast counted once, not for each receiver
+
+
+class Method(NamedTuple):
+    """A federated method. ``server`` and ``mine`` are trees of tensors.
+
+    ``mine`` has a leading client axis; ``client`` sees the rows of the round's cohort.
+    ``client`` and ``finish`` return logged terms ``[K]``, ``merge`` logged numbers.
+    """
+
+    name: str
+    source: str  # paper and year
+    hp: type[BaseModel]
+    init: Callable[[Context], tuple[Tree, Tree]]  # -> server, mine
+    broadcast: Callable[[Context, Tree], Any]  # server -> Down
+    client: Callable[[Context, Any, Tree, Shards], Turn[Tree, Any]]
+    merge: Callable[[Context, Tree, Any], tuple[Tree, Logged]]
+    models: Callable[[Context, Tree, Tree], Models]  # what can be evaluated
+    predict: Rule | Callable[[Any], Rule]  # what the paper evaluates; by hp
+    counted: tuple[Counted, ...] = ()  # what the paper's table counts
+    per_class: tuple[str, ...] = ()  # uploads that are records with class counts
+    reply: Callable[[Context, Tree], Any] | None = None  # server -> Down, after merging
+    finish: Callable[[Context, Any, Tree], tuple[Tree, Logged]] | None = None
+    survey: Callable[[Context, Tree, Tree, Shards], Any] | None = None  # -> Up, once
+    finalise: Callable[[Context, Tree, Any], Tree] | None = None  # server, Up -> server
+
+    def rule(self, hp: BaseModel) -> Rule:
+        """Return the accuracy that the paper reports under these hyper-parameters."""
+        return self.predict if isinstance(self.predict, Rule) else self.predict(hp)
+
+
+def complete(method: Method) -> Method:
+    """Return a method whose optional functions come in pairs.
+
+    Raises
+    ------
+    ValueError
+        One of a pair without the other, which no round would call.
+    """
+    for pair in (("reply", "finish"), ("survey", "finalise")):
+        there = [name for name in pair if getattr(method, name) is not None]
+        if len(there) == 1:
+            raise ValueError(
+                f"{method.name}: got {there[0]} alone, expected both of "
+                f"{' and '.join(pair)}, or neither"
+            )
+    return method
+
+
+class NonFiniteError(ArithmeticError):
+    """A client returned a number that is not finite; nothing was merged."""
+
+
+class Round(NamedTuple):
+    """The federation after a round."""
+
+    number: int  # from 1
+    server: Tree
+    mine: Tree  # all clients
+    cohort: list[int]
+    down: Any
+    up: Any
+    terms: Logged  # [K] mean loss terms of the cohort's clients
+    watched: Logged  # numbers that merging reports
+    sent: dict[str, Size]  # "up/field" and "down/field", summed over the cohort
+
+
+def _refuse_non_finite(
+    method: str, number: int, cohort: list[int], up: Any, terms: Logged
+) -> None:
+    for label, value in {**terms, **flatten(up)}.items():
+        if not value.is_floating_point():
+            continue
+        bad = ~torch.isfinite(value.flatten(1) if value.ndim > 1 else value[:, None])
+        if bad.any():
+            client = cohort[int(bad.any(1).nonzero()[0])]
+            raise NonFiniteError(
+                f"{method}, round {number}, client {client}: {label} is not finite; "
+                "nothing of this round was merged. Lower the learning rate or the "
+                "weight of that term."
+            )
+
+
+def _refuse_non_finite_server(method: str, number: int, server: Tree) -> None:
+    for label, value in flatten(server).items():
+        if value.is_floating_point() and not torch.isfinite(value).all():
+            raise NonFiniteError(
+                f"{method}, round {number}: the server's {label} is not finite after "
+                "merging; the rounds before are kept. Lower the server's learning rate "
+                "or the weight of its terms."
+            )
+
+
+def _received(down: Any, clients: int) -> dict[str, Size]:
+    return {
+        f"down/{name}": Size(size.floats * clients, size.ints * clients)
+        for name, size in sizes(down).items()
+    }
+
+
+def draw_cohort(ctx: Context, participation: float) -> list[int]:
+    """Return the clients of this round, in order; at least one."""
+    size = max(1, round(participation * ctx.clients))
+    if size == ctx.clients:
+        return list(range(ctx.clients))
+    order = torch.randperm(ctx.clients, generator=ctx.random("cohort"))
+    return sorted(order[:size].tolist())
+
+
+def rounds(
+    method: Method,
+    ctx: Context,
+    shards: Shards,
+    *,
+    participation: float = 1.0,
+    start: tuple[int, Tree, Tree] | None = None,
+) -> Iterator[Round]:
+    """Yield the federation after each round, without end.
+
+    Parameters
+    ----------
+    shards : Shards
+        Training data of all clients.
+    participation : float in (0, 1]
+        Share of clients in each round's cohort.
+    start : tuple, optional
+        ``(round, server, mine)`` to go on from, as after a resume.
+
+    Raises
+    ------
+    NonFiniteError
+        Before anything non-finite is merged.
+    ValueError
+        The method has one function of a pair without the other.
+    """
+    method = complete(method)
+    number, server, mine = start or (0, *method.init(ctx))
+    while True:
+        number += 1
+        ctx = replace(ctx, round=number)
+        cohort = draw_cohort(ctx, participation)
+        rows = torch.tensor(cohort)
+        down = method.broadcast(ctx, server)
+        part, up, terms = method.client(
+            ctx, down, take(mine, rows), shards.cohort(cohort)
+        )
+        _refuse_non_finite(method.name, number, cohort, up, terms)
+        server, watched = method.merge(ctx, server, up)
+        _refuse_non_finite_server(method.name, number, server)
+        sent = {f"up/{k}": v for k, v in sizes(up, len(cohort)).items()}
+        sent |= _received(down, len(cohort))
+        if method.reply is not None and method.finish is not None:
+            answer = method.reply(ctx, server)
+            part, after = method.finish(ctx, answer, part)
+            _refuse_non_finite(method.name, number, cohort, {}, after)
+            terms = terms | after
+            sent |= _received(answer, len(cohort))
+        mine = put(mine, rows, part)
+        yield Round(number, server, mine, cohort, down, up, terms, watched, sent)

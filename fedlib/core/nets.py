@@ -1,0 +1,440 @@
+"""The networks of the papers, cut into low encoder, high encoder and head.
+
+A net is a shape; its weights are data. ``Net.init`` draws a state (a dict of tensors),
+and calling the net with a state computes embeddings and logits, so that K clients are K
+states stacked along a leading axis.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedlib.core.layers import Conv2d, Dropout, Linear, MaxPool2d, MeanPool2d
+
+if TYPE_CHECKING:
+    from torchvision.models import resnet
+
+State = dict[str, Tensor]
+Shape = tuple[int, int, int]  # channels, height, width
+Parts = tuple[nn.Module, nn.Module, nn.Module]  # low encoder, high encoder, head
+
+
+class Out(NamedTuple):
+    """What a forward pass returns for a batch of B samples."""
+
+    low: Tensor  # [B, d_low] the flattened low-level map, or the means of its channels
+    high: Tensor  # [B, d_high] the embedding that the head sees
+    logits: Tensor  # [B, C]
+
+
+class TwoLevel(nn.Module):
+    """Low encoder, high encoder and head.
+
+    The low embedding is a side output: the high encoder continues from the map before
+    pooling and normalisation. Every method runs on this same forward pass.
+
+    Parameters
+    ----------
+    unit : bool
+        L2-normalise both embeddings, so that the head sees the *normalised* high
+        embedding (FedMPS, Section IV-A3 and its released code). Otherwise both are
+        raw, as in the other papers.
+    pooled : bool
+        The low embedding is the mean of every channel of the low-level map in place
+        of the flattened map (our choice where that has tens of thousands of values).
+    """
+
+    def __init__(
+        self,
+        low: nn.Module,
+        high: nn.Module,
+        head: nn.Module,
+        *,
+        unit: bool,
+        pooled: bool = False,
+    ):
+        super().__init__()
+        self.low = low
+        self.high = high
+        self.head = head
+        self.unit = unit
+        self.pooled = pooled
+
+    def forward(self, x: Tensor) -> Out:
+        """Map images ``[B, c, h, w]`` to embeddings and logits."""
+        features = self.low(x)
+        low = features.mean((-2, -1)) if self.pooled else features.flatten(1)
+        high = self.high(features).flatten(1)
+        if self.unit:
+            low, high = (F.normalize(z, eps=1e-12) for z in (low, high))
+        return Out(low, high, self.head(high))
+
+
+class Net(NamedTuple):
+    """A network as a function of its state."""
+
+    name: str
+    module: TwoLevel  # structure only; its own weights are never used
+    shape: Shape  # of an input image
+    classes: int
+    rule: Literal["torch", "he"] = "torch"  # of initialisation
+
+    def init(self, generator: torch.Generator) -> State:
+        """Draw a state from a named generator.
+
+        Rule "torch" is torch's default of every layer: uniform within
+        ``1 / sqrt(fan_in)``, and weight 1, bias 0 for BatchNorm. Rule "he" is
+        torchvision's for its ResNets: convolutions from N(0, 2 / fan_out), the linear
+        layer and BatchNorm as by default.
+        """
+        state = {k: v.detach().clone() for k, v in self.module.state_dict().items()}
+        for name, layer in self.module.named_modules():
+            if not isinstance(layer, nn.Conv2d | nn.Linear):
+                continue
+            weight = state[f"{name}.weight"]
+            if self.rule == "he" and isinstance(layer, nn.Conv2d):
+                nn.init.kaiming_normal_(
+                    weight, mode="fan_out", nonlinearity="relu", generator=generator
+                )
+            else:
+                nn.init.kaiming_uniform_(weight, a=math.sqrt(5), generator=generator)
+            if layer.bias is not None:
+                bound = 1 / math.sqrt(weight[0].numel())
+                bias = state[f"{name}.bias"]
+                nn.init.uniform_(bias, -bound, bound, generator=generator)
+        return state
+
+    @property
+    def buffers(self) -> frozenset[str]:
+        """Names in the state that are not trained (BatchNorm statistics)."""
+        return frozenset(
+            self.init_names() - {n for n, _ in self.module.named_parameters()}
+        )
+
+    def init_names(self) -> set[str]:
+        """Return all names of a state."""
+        return set(self.module.state_dict())
+
+    @property
+    def dropout_keys(self) -> list[str]:
+        """Names of the dropout keys that a training step sets."""
+        return [n for n, _ in self.module.named_buffers() if n.endswith(".key")]
+
+    def __call__(self, state: State, x: Tensor, *, train: bool = False) -> Out:
+        """Return embeddings and logits of ``x`` ``[B, c, h, w]`` under ``state``.
+
+        Names that begin with ``own.`` are a method's own weights and are not read. In
+        train mode BatchNorm statistics in ``state`` are updated in place.
+        """
+        state = {k: v for k, v in state.items() if not k.startswith("own.")}
+        return functional_call(self.module.train(train), state, (x,))
+
+    def levels(
+        self, state: State, x: Tensor, *, train: bool = False
+    ) -> tuple[Out, list[Tensor]]:
+        """Return the outputs and, level by level, embeddings ``[B, d_l]``.
+
+        A level ends with a ReLU, in a residual net with the last one of a stage; its
+        embedding holds the channel means before that ReLU. The high embedding is the
+        last level where no ReLU comes before it.
+        """
+        seen: dict[nn.Module, Tensor] = {}
+
+        def keep(relu: nn.Module, given: tuple[Tensor]) -> None:
+            seen[relu] = given[0].flatten(2).mean(-1) if given[0].ndim > 2 else given[0]
+
+        stages = [*self.module.low.children(), *self.module.high.children()]
+        relus = [[m for m in s.modules() if isinstance(m, nn.ReLU)] for s in stages]
+        last = [found[-1] for found in relus if found]
+        hooks = [relu.register_forward_pre_hook(keep) for relu in last]
+        try:
+            out = self(state, x, train=train)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        linear_end = isinstance(stages[-1], nn.Linear)
+        return out, [seen[relu] for relu in last] + ([out.high] if linear_end else [])
+
+    def head(self, state: State, high: Tensor, *, train: bool = False) -> Tensor:
+        """Return logits ``[B, C]`` of high embeddings under a state of the head."""
+        return functional_call(self.module.head.train(train), state, (high,))
+
+    def head_state(self, state: State) -> State:
+        """Return the head's part of a state, named as the head alone names it."""
+        return {
+            k.removeprefix("head."): v
+            for k, v in state.items()
+            if k.startswith("head.")
+        }
+
+    def embedding_sizes(self) -> tuple[int, int]:
+        """Return ``(d_low, d_high)``."""
+        with torch.no_grad():
+            out = self.module.eval()(torch.zeros(1, *self.shape))
+        return out.low.shape[1], out.high.shape[1]
+
+    def parameter_count(self) -> int:
+        """Return the number of trained parameters."""
+        return sum(p.numel() for p in self.module.parameters())
+
+
+def _block(conv: Conv2d, *, norm: bool = True, pool: bool = True) -> list[nn.Module]:
+    """Return a convolution with what follows it in most nets."""
+    after = [nn.BatchNorm2d(conv.out_channels)] if norm else []
+    return [conv, *after, nn.ReLU(), *([MaxPool2d()] if pool else [])]
+
+
+def _lenet(shape: Shape, classes: int) -> Parts:
+    """MOON's CIFAR net without its projection head (FedMPS: CIFAR-10, Flowers ...)."""
+    return (
+        nn.Sequential(
+            *(Conv2d(shape[0], 6, 5), nn.ReLU(), MaxPool2d()),
+            *(Conv2d(6, 16, 5), nn.ReLU(), MaxPool2d()),
+        ),
+        nn.Sequential(nn.Flatten(), Linear(400, 120), nn.ReLU()),
+        nn.Sequential(Linear(120, 84), nn.ReLU(), Linear(84, classes)),
+    )
+
+
+def _fashion_cnn(shape: Shape, classes: int) -> Parts:
+    """FedProto's Fashion-MNIST net: two convolutions with BatchNorm, one linear."""
+    return (
+        nn.Sequential(*_block(Conv2d(shape[0], 16, 5, padding=2))),
+        nn.Sequential(*_block(Conv2d(16, 32, 5, padding=2)), nn.Flatten()),
+        nn.Sequential(Linear(32 * (shape[1] // 4) * (shape[2] // 4), classes)),
+    )
+
+
+def _fedproto_cnn(shape: Shape, classes: int, *, kernel: int, dropout: float) -> Parts:
+    """FedProto's nets for MNIST (first kernel 5) and Femnist (first kernel 3)."""
+    height, width = (((side - kernel + 1) // 2 - 4) // 2 for side in shape[1:])
+    return (
+        nn.Sequential(
+            *(Conv2d(shape[0], 10, kernel), MaxPool2d(), nn.ReLU(), Conv2d(10, 20, 5)),
+            *(Dropout(dropout, channels=True), MaxPool2d(), nn.ReLU()),
+        ),
+        nn.Sequential(nn.Flatten(), Linear(20 * height * width, 50), nn.ReLU()),
+        nn.Sequential(Dropout(dropout), Linear(50, classes)),
+    )
+
+
+def _digits_cnn(shape: Shape, classes: int) -> Parts:
+    """Ours, for the embedded 8 x 8 digits of the quick preset."""
+    return (
+        nn.Sequential(
+            *(Conv2d(shape[0], 8, 3, padding=1), nn.ReLU(), MaxPool2d()),
+            *(Conv2d(8, 16, 3, padding=1), nn.ReLU(), MaxPool2d()),
+        ),
+        nn.Sequential(nn.Flatten(), Linear(64, 32), nn.ReLU()),
+        nn.Sequential(Linear(32, 16), nn.ReLU(), Linear(16, classes)),
+    )
+
+
+def _digits(shape: Shape, classes: int, *, norm: bool) -> Parts:
+    """Ours, for quick runs: 8 x 8 images, 32 raw embeddings, one linear head."""
+    return (
+        nn.Sequential(
+            *_block(Conv2d(shape[0], 8, 3, padding=1), norm=norm),
+            *_block(Conv2d(8, 16, 3, padding=1), norm=norm),
+        ),
+        nn.Sequential(nn.Flatten(), Linear(64, 32)),
+        nn.Sequential(Linear(32, classes)),
+    )
+
+
+def _fedpa_cnn(shape: Shape, classes: int) -> Parts:
+    """FedPA's net for MNIST, FashionMNIST and EMNIST (its released code)."""
+    height, width = (-(-side // 4) for side in shape[1:])
+    return (
+        nn.Sequential(
+            *_block(Conv2d(shape[0], 6, 3, stride=2, padding=1), pool=False),
+            *_block(Conv2d(6, 16, 3, stride=2, padding=1), pool=False),
+        ),
+        nn.Sequential(nn.Flatten(), Linear(16 * height * width, 32)),  # no activation
+        nn.Sequential(Linear(32, classes)),
+    )
+
+
+def _fedpa_cnn_celeba(shape: Shape, classes: int) -> Parts:
+    """FedPA's net for CelebA (its released code)."""
+    return (
+        nn.Sequential(
+            *_block(Conv2d(shape[0], 16, 3, stride=2, padding=1)),
+            *_block(Conv2d(16, 32, 3, stride=2, padding=1)),
+        ),
+        nn.Sequential(
+            *_block(Conv2d(32, 64, 3, stride=2, padding=1)),
+            *(nn.Flatten(), Linear(64, 32)),
+        ),
+        nn.Sequential(Linear(32, classes)),
+    )
+
+
+def _convnet5(shape: Shape, classes: int) -> Parts:
+    """FedPG's FEMNIST net: FederatedScope's ConvNet5, cut before its linear layers."""
+    height, width = shape[1] // 32, shape[2] // 32
+    if not height or not width:
+        raise ValueError(f"net convnet5: images are {shape}, needs 32 pixels a side")
+    widths = (32, 64, 64, 128, 128)
+    later = (_block(Conv2d(a, b, 5, padding=2)) for a, b in pairwise(widths))
+    return (
+        nn.Sequential(*_block(Conv2d(shape[0], 32, 5, padding=2))),
+        nn.Sequential(*(layer for block in later for layer in block), nn.Flatten()),
+        nn.Sequential(
+            Linear(128 * height * width, 2048), nn.ReLU(), Linear(2048, classes)
+        ),
+    )
+
+
+def _by_client(module: nn.Module) -> nn.Module:
+    """Turn torchvision's layers into ours; weights, names and results stay."""
+    ours = {nn.Conv2d: Conv2d, nn.Linear: Linear}
+    for layer in module.modules():
+        layer.__class__ = ours.get(type(layer), type(layer))
+        if isinstance(layer, nn.ReLU):
+            layer.inplace = False  # under vmap a write in place costs a copy
+    return module
+
+
+def _cifar_stem(channels: int, width: int) -> nn.Module:
+    """Return a 3 x 3 convolution that keeps the size, for images of 32 pixels."""
+    conv = Conv2d(channels, width, 3, padding=1, bias=False)
+    return nn.Sequential(*_block(conv, pool=False))
+
+
+def _imagenet_stem(channels: int) -> nn.Module:
+    """Return torchvision's stem, which divides the side by 4."""
+    conv = Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
+    pool = MaxPool2d(3, stride=2, padding=1)
+    return nn.Sequential(*_block(conv, pool=False), pool)
+
+
+def _resnet10(shape: Shape, classes: int, *, width: int) -> Parts:
+    """FedHPro's ResNet10: CIFAR stem and four stages of one torchvision block."""
+    from torchvision.models import resnet  # seconds, which most nets need not
+
+    def stage(inputs: int, outputs: int) -> nn.Module:
+        """Halve the side and double the channels."""
+        narrow = resnet.conv1x1(inputs, outputs, 2)
+        shortcut = nn.Sequential(narrow, nn.BatchNorm2d(outputs))
+        return resnet.BasicBlock(inputs, outputs, 2, shortcut)
+
+    widths = (width, 2 * width, 4 * width, 8 * width)
+    stages = (stage(a, b) for a, b in pairwise(widths))
+    blocks = nn.Sequential(resnet.BasicBlock(width, width), *stages, MeanPool2d())
+    return (
+        _cifar_stem(shape[0], width),
+        _by_client(blocks),
+        nn.Sequential(Linear(widths[-1], classes)),
+    )
+
+
+def _resnet(
+    shape: Shape, classes: int, *, make: "Callable[..., resnet.ResNet]", cifar: bool
+) -> Parts:
+    """Torchvision's ResNet (FedPG, GFPL) with its own stem, or with the CIFAR stem."""
+    whole = make(num_classes=classes)
+    stages = (whole.layer1, whole.layer2, whole.layer3, whole.layer4)
+    return (
+        _cifar_stem(shape[0], 64) if cifar else _imagenet_stem(shape[0]),
+        _by_client(nn.Sequential(*stages, MeanPool2d())),
+        nn.Sequential(_by_client(whole.fc)),
+    )
+
+
+def _make18(num_classes: int) -> "resnet.ResNet":
+    from torchvision.models import resnet
+
+    return resnet.resnet18(num_classes=num_classes)
+
+
+def _make50(num_classes: int) -> "resnet.ResNet":
+    from torchvision.models import resnet
+
+    return resnet.resnet50(num_classes=num_classes)
+
+
+_resnet18 = partial(_resnet, make=_make18)
+_resnet50 = partial(_resnet, make=_make50)
+
+
+def _mnist_cnn(shape: Shape, classes: int) -> Parts:
+    return _fedproto_cnn(shape, classes, kernel=5, dropout=0.5)
+
+
+def _mnist_cnn_plain(shape: Shape, classes: int) -> Parts:
+    return _fedproto_cnn(shape, classes, kernel=5, dropout=0.0)
+
+
+def _femnist_cnn(shape: Shape, classes: int) -> Parts:
+    return _fedproto_cnn(shape, classes, kernel=3, dropout=0.5)
+
+
+class _Kind(NamedTuple):
+    """How to build a net, and what its paper does."""
+
+    build: Callable[[Shape, int], Parts]
+    shape: tuple[int | None, ...] = (None, None, None)  # of an image; None: any size
+    embedding: Literal["unit", "raw"] = "raw"
+    rule: Literal["torch", "he"] = "torch"  # of initialisation
+    pooled: bool = False  # low embedding: channel means of the map
+
+
+NETS = {
+    "lenet": _Kind(_lenet, (None, 32, 32), "unit"),
+    "fashion_cnn": _Kind(_fashion_cnn, embedding="unit"),
+    "mnist_cnn": _Kind(_mnist_cnn, embedding="unit"),
+    "mnist_cnn_plain": _Kind(_mnist_cnn_plain, embedding="unit"),
+    "femnist_cnn": _Kind(_femnist_cnn, embedding="unit"),
+    "digits_cnn": _Kind(_digits_cnn, (None, 8, 8), "unit"),
+    "digits_linear": _Kind(partial(_digits, norm=False), (None, 8, 8)),
+    "digits_bn": _Kind(partial(_digits, norm=True), (None, 8, 8)),
+    "fedpa_cnn": _Kind(_fedpa_cnn),
+    "fedpa_cnn_celeba": _Kind(_fedpa_cnn_celeba, (None, 84, 84)),
+    "resnet10": _Kind(partial(_resnet10, width=32), pooled=True),
+    "resnet10_w64": _Kind(partial(_resnet10, width=64), pooled=True),
+    "resnet18": _Kind(partial(_resnet18, cifar=False), rule="he", pooled=True),
+    "resnet50": _Kind(partial(_resnet50, cifar=False), rule="he", pooled=True),
+    "resnet18_cifar": _Kind(partial(_resnet18, cifar=True), rule="he", pooled=True),
+    "resnet50_cifar": _Kind(partial(_resnet50, cifar=True), rule="he", pooled=True),
+    "convnet5": _Kind(_convnet5, pooled=True),
+}
+
+
+def build(
+    name: str,
+    shape: Shape,
+    classes: int,
+    embedding: Literal["unit", "raw"] | None = None,
+) -> Net:
+    """Return a net by name for images of ``shape`` (channels, height, width).
+
+    Parameters
+    ----------
+    embedding : "unit" or "raw", optional
+        Whether embeddings are L2-normalised; by default as in the net's paper.
+
+    Raises
+    ------
+    ValueError
+        Unknown name or embedding, or a shape that the net does not take.
+    """
+    if name not in NETS:
+        raise ValueError(f"net: got {name!r}, expected one of {', '.join(NETS)}")
+    kind = NETS[name]
+    if any(n not in (None, s) for n, s in zip(kind.shape, shape, strict=True)):
+        raise ValueError(f"net {name}: images are {shape}, expected {kind.shape}")
+    chosen = kind.embedding if embedding is None else embedding
+    if chosen not in ("unit", "raw"):
+        raise ValueError(f"embedding: got {embedding!r}, expected unit or raw")
+    with torch.random.fork_rng(devices=[]):  # layers draw weights that nobody uses
+        parts = kind.build(shape, classes)
+    module = TwoLevel(*parts, unit=chosen == "unit", pooled=kind.pooled)
+    return Net(name, module, shape, classes, kind.rule)

@@ -1,0 +1,200 @@
+"""Reconstructed images beside the true ones, and how decoders learnt."""
+
+# pandas ships no types, and those that pyright infers for frames are wrong here.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportCallIssue=false
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from torch import Tensor
+
+from fedlib import registry
+from fedlib.draw import plot
+
+LARGEST = 0.8  # inches a side of an image
+SPACE, GAP = 0.04, 0.14  # inches between images, and between groups
+LINE = 0.14  # inches that a line of text takes
+LETTER = 0.058  # inches that a letter of a row's name takes
+
+
+def _numbers(
+    groups: Mapping[str, Mapping[str, Tensor]], rows: Sequence[str]
+) -> pd.DataFrame:
+    """Return the drawn grey values, 0 to 255: a row per pixel, a column per picture."""
+    columns = {
+        ": ".join(part.replace("\n", " ") for part in (group, title) if part): images
+        for group, pictures in groups.items()
+        for title, images in pictures.items()
+    }
+    first = next(iter(columns.values()))
+    count, channels, height, width = first.shape
+    index = np.indices((count, height, width, channels)).reshape(4, -1)
+    table: dict[str, object] = {
+        "row": np.array(rows, dtype=object)[index[0]],
+        "y": index[1],
+        "x": index[2],
+        "channel": index[3],
+    }
+    for name, images in columns.items():
+        grey = ((images + 1) * 127.5).round().clamp(0, 255).byte()
+        table[name] = grey.permute(0, 2, 3, 1).flatten().numpy()
+    return pd.DataFrame(table)
+
+
+@mpl.rc_context(plot.RC)
+def grid(
+    groups: Mapping[str, Mapping[str, Tensor]], rows: Sequence[str]
+) -> tuple[Figure, pd.DataFrame]:
+    r"""Draw images: columns in groups, each with its title.
+
+    Parameters
+    ----------
+    groups : mapping
+        Heading of a group (may be empty) -> title of a column (may have line breaks) ->
+        images ``[N, c, h, w]`` in [-1, 1], grey or of three channels.
+    rows : list of str
+        The N rows' names.
+
+    Returns
+    -------
+    Figure
+    DataFrame
+        row, y, x, channel, and a column of grey values (0 to 255) per picture.
+
+    Raises
+    ------
+    ValueError
+        Pictures of different shapes, or another number of rows.
+    """
+    shapes = {tuple(x.shape) for group in groups.values() for x in group.values()}
+    if len(shapes) != 1 or next(iter(shapes))[0] != len(rows):
+        raise ValueError(
+            f"groups: got shapes {sorted(shapes)}, expected one, of {len(rows)} images"
+        )
+    _, _, height, width = next(iter(shapes))
+    titles = [title for group in groups.values() for title in group]
+    left = 0.08 + LETTER * max(map(len, rows))
+    gaps = SPACE * (len(titles) - 1) + (GAP - SPACE) * (len(groups) - 1)
+    side = min(LARGEST, (plot.PAGE - left - 0.04 - gaps) / len(titles))
+    tall = side * height / width
+    lines = max(title.count("\n") + 1 for title in titles)
+    head = LINE * lines + 0.04 + (LINE + 0.05 if any(groups) else 0)
+    size = (
+        left + side * len(titles) + gaps + 0.04,
+        head + (tall + SPACE) * len(rows) + 0.02,
+    )
+    fig = plt.figure(figsize=size)
+    x = left
+    for heading, pictures in groups.items():
+        start = x
+        for title, images in pictures.items():
+            for row, image in enumerate(images.numpy()):
+                top = head + row * (tall + SPACE)
+                box = (x, size[1] - top - tall, side, tall)
+                ax = fig.add_axes(
+                    (
+                        box[0] / size[0],
+                        box[1] / size[1],
+                        box[2] / size[0],
+                        box[3] / size[1],
+                    )
+                )
+                pixels = ((image + 1) / 2).clip(0, 1).transpose(1, 2, 0)
+                ax.imshow(pixels.squeeze(-1) if len(image) == 1 else pixels, "gray")
+                ax.images[0].set_clim(0, 1)
+                ax.set_axis_off()
+                if row == 0:
+                    ax.set_title(title, fontsize=6.5, pad=3)
+                if x == left:
+                    ax.text(
+                        -0.06,
+                        0.5,
+                        rows[row],
+                        ha="right",
+                        va="center",
+                        fontsize=7,
+                        transform=ax.transAxes,
+                    )
+            x += side + SPACE
+        middle = (start + x - SPACE) / 2 / size[0]
+        fig.text(middle, 1 - 0.04 / size[1], heading, ha="center", va="top")
+        x += GAP - SPACE
+    return fig, _numbers(groups, rows)
+
+
+@mpl.rc_context(plot.RC)
+def losses(
+    df: pd.DataFrame, *, line: str = "curve", labels: Mapping[str, str] | None = None
+) -> tuple[Figure, pd.DataFrame]:
+    """Draw losses over training steps: a panel each, with a band of one sd over seeds.
+
+    A panel whose numbers are all positive has a logarithmic axis.
+
+    Parameters
+    ----------
+    df : DataFrame
+        panel, step, loss, the column that ``line`` names and, optionally, seed.
+    line : str
+        Column with a curve per name; the returned numbers keep it.
+    labels : mapping, optional
+        From a panel to what its axis says; by default ``Loss``.
+
+    Returns
+    -------
+    Figure
+    DataFrame
+        panel, ``line``, step, loss (mean over seeds), sd (ddof 1; empty for one seed).
+    """
+    keys = ["panel", line, "step"]
+    missing = [c for c in [*keys, "loss"] if c not in df]
+    if missing or df.empty:
+        raise ValueError(f"df: got columns {list(df)}, {len(df)} rows; lacks {missing}")
+    drawn = df.groupby(keys, sort=False)["loss"].agg(loss="mean", sd="std")
+    drawn = drawn.reset_index()
+    panels = list(dict.fromkeys(drawn["panel"]))
+    look = plot.styles(dict.fromkeys(drawn[line]))
+    if not {*look} & {*registry.METHODS}:  # nothing that variants are to differ from
+        look = {name: style._replace(line="-") for name, style in look.items()}
+    longest = max(len(s.label) for s in look.values())
+    fig, axes, columns = plot.panel_axes(
+        len(panels), 2.0, len(look), xlabel="Training step", longest=longest
+    )
+    handles = {}
+    for ax, panel in zip(axes, panels, strict=True):
+        part = drawn[drawn["panel"] == panel]
+        for name, mine in part.groupby(line, sort=False):
+            s = look[name]
+            (handles[name],) = ax.plot(
+                mine["step"],
+                mine["loss"],
+                color=s.colour,
+                linestyle=s.line,
+                linewidth=s.width,
+                label=s.label,
+            )
+            if not mine["sd"].isna().to_numpy().any():
+                low, high = mine["loss"] - mine["sd"], mine["loss"] + mine["sd"]
+                ax.fill_between(
+                    mine["step"], low, high, color=s.colour, alpha=0.15, linewidth=0
+                )
+        if min(part["loss"]) > 0:
+            ax.set_yscale("log")
+            ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            ax.yaxis.set_minor_locator(NullLocator())
+        ax.set_title(panel)
+        ax.set_ylabel((labels or {}).get(panel, "Loss"))
+        ax.grid(axis="y")
+    fig.legend(
+        handles.values(),
+        [look[n].label for n in handles],
+        loc="outside lower center",
+        ncols=columns,
+    )
+    return fig, drawn

@@ -1,0 +1,1 @@
+"""What only walkthroughs and lessons use."""

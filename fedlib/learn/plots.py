@@ -1,0 +1,144 @@
+"""What methods do to embeddings of two numbers: one panel of the plane each."""
+
+import math
+from collections.abc import Mapping
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import pandas as pd
+import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from torch import Tensor
+
+from fedlib import registry
+from fedlib.core.nets import State
+from fedlib.core.protos import nearest
+from fedlib.draw.plot import CYCLE, MARKERS, PAGE, RC
+from fedlib.learn.toy import CLASSES, OWNED, Played
+
+GRID = 160  # points across a panel
+DPI = 100  # many marks: notebooks keep these pictures
+REGIONS = ListedColormap(CYCLE[:CLASSES])
+
+
+def shown(played: Played, client: int = 0) -> tuple[State, tuple[int, ...], str]:
+    """Return the model that is drawn, the classes it was trained on, and its name.
+
+    The one that is evaluated; where every client has its own, that of ``client``. An
+    ensemble has no plane of its own, so the server's model stands for it.
+    """
+    models, name = played.models, played.rule.model
+    if name in ("global", "ensemble") and models.shared is not None:
+        whose = "one model for all" if name == "global" else "of the vote; their mean"
+        return models.shared, tuple(range(CLASSES)), whose
+    stacked = models.personal if name == "personal" else models.received
+    assert stacked is not None
+    own = {k: v[client] for k, v in stacked.items()}
+    return own, OWNED[client], f"model of client {client}"
+
+
+def _regions(played: Played, state: State, own: tuple[int, ...], z: Tensor) -> Tensor:
+    """Return the class that the reported rule gives each point of the plane."""
+    protos, readout = played.models.protos, played.rule.readout
+    if readout.startswith("nearest") and protos is not None:
+        given = nearest(z, protos)
+    else:
+        net = played.federation.ctx.net
+        given = net.head(net.head_state(state), z)
+    if readout.endswith("_own"):
+        others = [c for c in range(CLASSES) if c not in own]
+        given[:, others] = float("-inf")
+    return given.argmax(1)
+
+
+def _panel(ax: Axes, played: Played) -> pd.DataFrame:
+    net, test = played.federation.ctx.net, played.federation.test
+    state, trained, whose = shown(played)
+    index = torch.cat(test.index).unique()
+    with torch.no_grad():
+        z, y = net(state, test.inputs(index)).high, test.y[index]
+    protos = played.models.protos
+    stars = torch.empty(0, 2) if protos is None else protos.mean[protos.known]
+    everything = torch.cat([z, stars])
+    low, high = everything.min(0).values, everything.max(0).values
+    middle, half = (low + high) / 2, 0.6 * (high - low).clamp(min=1e-3)
+    x0, x1 = (middle[0] - half[0], middle[0] + half[0])
+    y0, y1 = (middle[1] - half[1], middle[1] + half[1])
+    lines = torch.linspace(0, 1, GRID)
+    plane = torch.cartesian_prod(y0 + lines * (y1 - y0), x0 + lines * (x1 - x0))
+    with torch.no_grad():
+        given = _regions(played, state, trained, plane.flip(1)).view(GRID, GRID)
+    extent = (float(x0), float(x1), float(y0), float(y1))
+    ax.imshow(
+        given.numpy(),
+        cmap=REGIONS,
+        vmin=0,
+        vmax=CLASSES - 1,
+        alpha=0.18,
+        extent=extent,
+        origin="lower",
+        aspect="auto",
+        interpolation="nearest",
+    )
+    for c in range(CLASSES):
+        full = c in trained
+        ax.scatter(
+            *z[y == c].T.numpy(),
+            s=7,
+            facecolors=CYCLE[c] if full else "none",
+            edgecolors="none" if full else CYCLE[c],
+            marker=MARKERS[c],
+            linewidths=0 if full else 0.5,
+            alpha=0.8,
+        )
+    known = [] if protos is None else protos.known.nonzero().flatten().tolist()
+    look: dict = {"s": 75, "marker": "*", "edgecolors": "black", "linewidths": 0.7}
+    ax.scatter(*stars.T.numpy(), c=[CYCLE[c] for c in known], zorder=3, **look)
+    ax.set(xticks=[], yticks=[], xlim=extent[:2], ylim=extent[2:])
+    ax.spines[["top", "right"]].set_visible(True)
+    name = registry.title(played.federation.method.name)
+    ax.set_title(f"{name}: {100 * played.accuracy:.0f} %\n{whose}", fontsize=7)
+    rows = pd.DataFrame(everything.numpy(), columns=["x", "y"])
+    rows["label"] = y.tolist() + known
+    rows["kind"] = ["sample"] * len(z) + ["prototype"] * len(known)
+    return rows.assign(method=played.federation.method.name)
+
+
+@mpl.rc_context(RC)
+def planes(played: Mapping[str, Played]) -> tuple[Figure, pd.DataFrame]:
+    """Draw the test samples of all classes in the plane of each method's embeddings.
+
+    Shaded is the class that the method's own readout gives to a point, stars are
+    global prototypes, hollow are classes that the drawn client does not have; the
+    number is the accuracy on the clients' own test samples.
+
+    Parameters
+    ----------
+    played : mapping from title to a method that was played
+    """
+    across = min(4, len(played))
+    down = math.ceil(len(played) / across)
+    fig, grid = plt.subplots(
+        down,
+        across,
+        figsize=(PAGE, 1.95 * down + 0.3),
+        dpi=DPI,
+        layout="constrained",
+        squeeze=False,
+    )
+    for unused in grid.flat[len(played) :]:
+        unused.remove()
+    parts = [
+        _panel(ax, one) for ax, one in zip(grid.flat, played.values(), strict=False)
+    ]
+    handles = [
+        Line2D(
+            [], [], linestyle="", color=CYCLE[c], marker=MARKERS[c], label=f"digit {c}"
+        )
+        for c in range(CLASSES)
+    ]
+    fig.legend(handles=handles, loc="outside lower center", ncols=CLASSES)
+    return fig, pd.concat(parts, ignore_index=True)

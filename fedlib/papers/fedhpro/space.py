@@ -1,0 +1,131 @@
+"""Where global prototypes are, beside class means of all data (FedHPro, Fig. 2 and 3).
+
+"Centralised" prototypes are class means of the training data of all clients together.
+They live in the space of the model that embeds them: the federation's global model, so
+that both kinds share a space, or a model that was trained on the pooled data.
+"""
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from fedlib.core.embed import class_means
+from fedlib.core.protos import Protos, gaps, merge
+from fedlib.runs import features
+from fedlib.runs.federation import federation
+from fedlib.runs.runner import Final
+from fedlib.runs.spec import Spec
+
+
+def prototypes(final: Final) -> Protos:
+    """Return a method's global prototypes ``[C, d]``, hyper-prototypes as their means.
+
+    Of a method without any, Eq. (4): class means of each client's data under its own
+    model, averaged over the clients that hold the class.
+    """
+    fed, server, mine = final
+    found = fed.method.models(fed.ctx, server, mine)
+    if found.protos is not None:
+        return found.protos
+    return merge(class_means(fed.ctx.net, found.personal, fed.train, "high"))
+
+
+def centralised(final: Final) -> Protos:
+    """Return class means ``[C, d]`` of all training data under the global model.
+
+    Raises
+    ------
+    ValueError
+        The method has no global model.
+    """
+    fed = final.federation
+    means = class_means(fed.ctx.net, final.shared, fed.train, "high", stacked=False)
+    return merge(means, "samples")
+
+
+def distance(a: Protos, b: Protos) -> Tensor:
+    """Return the Euclidean distance, averaged over the classes that both have."""
+    both = a.known & b.known
+    return torch.linalg.vector_norm((a.mean - b.mean)[both], dim=-1).mean()
+
+
+def off_centre(final: Final) -> float:
+    """Return the distance of global prototypes to centralised ones, in one space."""
+    return float(distance(prototypes(final), centralised(final)))
+
+
+def distances(spec: Spec, pooled: Protos) -> pd.DataFrame:
+    """Step through a spec's rounds, and measure how far its global prototypes are.
+
+    Nothing is kept: the rounds are computed anew in each call.
+
+    Parameters
+    ----------
+    pooled : Protos
+        Class means under a model that was trained on the pooled data.
+
+    Returns
+    -------
+    DataFrame
+        round, own (distance to ``centralised``, in the run's space), pooled (distance
+        to ``pooled``, each in the space of its own model); rounds as ``eval_every``.
+    """
+    fed, rows = federation(spec), []
+    for after in fed.rounds():
+        if after.number % spec.eval_every == 0 or after.number == spec.rounds:
+            now = Final(fed, after.server, after.mine)
+            own, mine = centralised(now), prototypes(now)
+            apart = (float(distance(mine, other)) for other in (own, pooled))
+            rows.append((after.number, *apart))
+        if after.number == spec.rounds:
+            break
+    return pd.DataFrame(rows, columns=["round", "own", "pooled"])
+
+
+def summary(final: Final, per_class: int | None = None) -> dict[str, float]:
+    """Return distances within and between classes of test samples, and to prototypes.
+
+    Under the global model, as ``features.distances``; ``to_prototype`` is the mean
+    distance of a sample to its class's global prototype, ``nearest`` the share of
+    samples, in percent, whose nearest prototype is that of their class, and ``gap`` the
+    mean distance of a prototype to the nearest other one.
+    """
+    z, y, found = _test(final, per_class)
+    each = torch.cdist(z, found.mean)
+    mine = each.gather(1, y.unsqueeze(1)).squeeze(1)[found.known[y]]
+    right = torch.where(found.known, each, float("inf")).argmin(1) == y
+    gap = float(gaps(found)[found.known].mean())
+    own = {
+        "gap": gap,
+        "to_prototype": float(mine.mean()),
+        "nearest": 100 * float(right.double().mean()),
+    }
+    return features.distances(z.numpy(), y.numpy()) | own
+
+
+def plane(final: Final, per_class: int | None = None, seed: int = 0) -> pd.DataFrame:
+    """Return test samples and global prototypes in one t-SNE.
+
+    Returns
+    -------
+    DataFrame
+        x, y, label, kind ("sample" or "prototype"), as ``panels.planes`` takes.
+    """
+    z, y, found = _test(final, per_class)
+    stars = found.known.nonzero().flatten()
+    places = features.plane(torch.cat([z, found.mean[stars]]).numpy(), seed)
+    frame = pd.DataFrame(places, columns=["x", "y"])
+    kind = ["sample"] * len(z) + ["prototype"] * len(stars)
+    return frame.assign(label=torch.cat([y, stars]).numpy(), kind=kind)
+
+
+def _test(final: Final, per_class: int | None) -> tuple[Tensor, Tensor, Protos]:
+    """Return embedded test samples ``[n, d]``, labels and prototypes, in float64."""
+    found = features.features(final, "global", "test")
+    kept = torch.arange(len(found.y))
+    if per_class is not None:  # evenly over the clients, so over domains
+        each = (torch.nonzero(found.y == c).flatten() for c in found.y.unique())
+        kept = torch.cat([i[:: max(1, len(i) // per_class)][:per_class] for i in each])
+    protos = prototypes(final)
+    protos = protos._replace(mean=protos.mean.double())
+    return found.out.high[kept].double(), found.y[kept], protos

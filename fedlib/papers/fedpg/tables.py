@@ -1,0 +1,119 @@
+"""FedPG's tables: final accuracy, rounds beside FedAvg's, and the paper's ablation."""
+
+# pandas ships no types, and those that pyright infers for frames are wrong here.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from fedlib import registry
+from fedlib.methods import fedpg
+from fedlib.papers.study import Study
+from fedlib.runs import reports
+
+PARTITION = ["partition", "alpha"]  # columns of Table 1 that name a setting
+
+# How ``final`` is printed: the best of a block in bold.
+MARKED: dict[str, Any] = {
+    "values": ["paper", "mean", "gap", "best", "mean_last5"],
+    "sd": {"mean": "sd"},
+    "best": {"paper": "max", "mean": "max", "best": "max", "mean_last5": "max"},
+}
+
+
+def final(found: Study, paper: pd.DataFrame) -> pd.DataFrame:
+    """Return accuracy after the last round beside the paper's, and two other readings.
+
+    Parameters
+    ----------
+    paper : DataFrame
+        As ``Study.table`` takes it.
+
+    Returns
+    -------
+    DataFrame
+        Columns of settings, method, paper, mean and sd (last round, over seeds, ddof
+        1), gap, best (evaluated round, chosen on the test set), mean_last5, seeds.
+    """
+    table = found.table("last", paper)
+    others = {name: found.table(name)["mean"] for name in ("best", "mean_last5")}
+    table = table.drop(columns=["paper_sd", "last", "client_sd"]).assign(**others)
+    kept = [c for c in table if c != "seeds"]
+    return table[[*kept, "seeds"]]
+
+
+def speed(
+    found: Study, paper: pd.DataFrame, shares: Sequence[float] = (0.95,)
+) -> pd.DataFrame:
+    """Return how many times sooner than FedAvg methods reach targets (Table 1).
+
+    Of the mean curve over seeds; see ``reports.ratios``. FedAvg itself and methods that
+    work on a finished model (CCVR) have no row.
+
+    Parameters
+    ----------
+    paper : DataFrame
+        Table 1 as ``reports.reference`` returns it.
+    shares : list of float
+        Targets, as shares of FedAvg's best; ``rounds`` and ``target`` are of the first.
+
+    Returns
+    -------
+    DataFrame
+        Columns of settings, method, paper (the printed ratio), paper_never (``never``
+        where the paper prints NaN), target in percent, rounds, and a ratio per share
+        in a column ``at 95 %``; empty where a target is not reached.
+    """
+    printed = paper.drop(columns="mean").rename(columns={"ratio": "mean"})
+    table = found.table("last", found.like(printed, PARTITION))
+    never = found.like(paper.assign(mean=paper["never"].astype(float)), PARTITION)
+    never = found.table("last", never)["paper"] == 1
+    keys = [*table.columns[: table.columns.get_loc("paper")]]
+    each = reports.ratios(found.curves(), "fedavg", shares)
+    columns = {}
+    for share in shares:
+        here = each[each["share"] == share].reset_index(drop=True)
+        if here["method"].tolist() != table["method"].tolist():
+            raise ValueError("found: expected every method in every panel")
+        columns.setdefault("target", here["target"])
+        columns.setdefault("rounds", here["rounds"])
+        columns[f"at {100 * share:g} %"] = here["ratio"]
+    table = table[[*keys, "paper"]].assign(
+        paper_never=never.map({True: "never", False: ""}), **columns
+    )
+    specs = zip(found.cells["method"], found.results, strict=True)
+    methods = {label: registry.method(r.spec.method) for label, r in specs}
+    rows = [
+        methods[label].name != "fedavg" and methods[label].finalise is None
+        for label in table["method"]
+    ]
+    return table[rows].reset_index(drop=True)
+
+
+def ablation(paper: pd.DataFrame, sizes: Sequence[int]) -> pd.DataFrame:
+    """Return Table 2 for ``Study.table``: a row per strategy and size of D'.
+
+    Strategies have the paper's short names (``fedpg.ABLATIONS``). FedAvg, which has no
+    virtual images, is repeated for every size.
+
+    Parameters
+    ----------
+    paper : DataFrame
+        Table 2 as ``reports.reference`` returns it.
+    sizes : list of int
+        Virtual images per class that ran.
+    """
+    short = {
+        f"without_{weight.removesuffix('_weight')}": name
+        for name, weights in fedpg.ABLATIONS.items()
+        for weight in weights
+    }
+    named = paper.assign(method=paper["variant"].map(short).fillna(paper["method"]))
+    base = named[named["method"] == "fedavg"]
+    repeated = [base.assign(virtual_per_class=size) for size in sizes]
+    parts = [named[named["method"] != "fedavg"], *repeated]
+    columns = ["dataset", "virtual_per_class", "method", "mean"]
+    return pd.concat(parts, ignore_index=True)[columns]

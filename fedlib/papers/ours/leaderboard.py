@@ -1,0 +1,193 @@
+"""All methods beside each other under the partitions of the five papers; ours.
+
+No paper has this comparison. All methods train the same net with the same optimiser on
+the same clients for the same number of rounds, each at the defaults of its own paper;
+nothing is tuned for anybody.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from fedlib import registry
+from fedlib.core.local import Training
+from fedlib.partitions import LDA, NID1, CappedDirichlet, NwayKshot, Scheme, TwoClass
+from fedlib.runs.results import Result
+from fedlib.runs.spec import Spec, refuse_unknown
+
+# scheme -> its name in tables and figures, and who uses it
+PARTITIONS = {
+    "nway_kshot": "n-way k-shot (GFPL, FedMPS)",
+    "capped_dirichlet": "capped Dirichlet (FedPA)",
+    "nid1": "equal chunks (FedHPro)",
+    "lda": "plain Dirichlet (FedPG)",
+    "two_class": "two classes",
+}
+
+
+class Setting(NamedTuple):
+    """What all methods share on a data set."""
+
+    net: str
+    training: Training
+    partitions: Mapping[str, Scheme]
+
+
+_ADAM = Training(optimiser="adam", learning_rate=0.003, batch_size=16, drop_last=False)
+SETTINGS = {
+    "digits": Setting(
+        "digits_bn",
+        _ADAM,
+        {
+            "nway_kshot": NwayKshot(shots=13, test_shots=4, block=14),
+            "capped_dirichlet": CappedDirichlet(alpha=0.1, ratio=1.0, min_size=10),
+            "nid1": NID1(alpha=0.2),
+            "lda": LDA(alpha=0.1, min_size=10),
+            "two_class": TwoClass(),
+        },
+    ),
+    "fashion": Setting(
+        "fedpa_cnn",
+        _ADAM.model_copy(
+            update={"learning_rate": 0.001, "batch_size": 32, "local_steps": 10}
+        ),
+        {
+            "nway_kshot": NwayKshot(shots=100, test_shots=100, block=110),
+            "capped_dirichlet": CappedDirichlet(alpha=0.1, ratio=1.0, min_size=100),
+            "nid1": NID1(alpha=0.2),
+            "lda": LDA(alpha=0.1, min_size=100),
+            "two_class": TwoClass(),
+        },
+    ),
+}
+
+# FedMPS is made for unit embeddings and diverges without them.
+EMBEDDINGS = {"fedmps": "unit"}
+# What servers do many costly steps of, by the name of the setting.
+SERVER_STEPS = ("generator_steps", "hyper_steps")
+# What its runs are told.
+PARAMETERS = {
+    "preset",
+    "dataset",
+    "methods",
+    "partitions",
+    "clients",
+    "rounds",
+    "server_steps",
+    "seeds",
+}
+
+
+def _hp(method: str, p: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a method's defaults, its server's work cut to the budget."""
+    fields = registry.method(method).hp.model_fields
+    hp = {
+        name: min(fields[name].default, p["server_steps"])
+        for name in SERVER_STEPS
+        if name in fields
+    }
+    if "first_exchange" in fields:  # GFPL: five exchanges, however short the run
+        every = max(1, p["rounds"] // 5)
+        hp |= {"first_exchange": every, "exchange_every": every}
+    return hp
+
+
+def specs(p: Mapping[str, Any]) -> list[Spec]:
+    """Return the runs of a leaderboard: partitions x methods x seeds.
+
+    Parameters
+    ----------
+    p : mapping
+        ``dataset``, ``methods`` (empty: all), ``partitions`` (keys of ``PARTITIONS``),
+        ``clients``, ``rounds``, ``server_steps`` (upper limit per round) and ``seeds``.
+
+    Raises
+    ------
+    ValueError
+        Unknown data set or partition; ``SettingError`` for an unknown name in ``p``.
+    """
+    refuse_unknown(p, PARAMETERS)
+    if p["dataset"] not in SETTINGS:
+        raise ValueError(
+            f"dataset: got {p['dataset']!r}, expected one of {list(SETTINGS)}"
+        )
+    setting = SETTINGS[p["dataset"]]
+    unknown = [name for name in p["partitions"] if name not in setting.partitions]
+    if unknown:
+        raise ValueError(
+            f"partitions: got {unknown}, expected some of {list(setting.partitions)}"
+        )
+    return [
+        Spec.of(
+            dataset=p["dataset"],
+            net=setting.net,
+            method=method,
+            hp=_hp(method, p),
+            embedding=EMBEDDINGS.get(method),
+            partition=setting.partitions[partition].model_dump(),
+            clients=p["clients"],
+            rounds=p["rounds"],
+            training=setting.training.model_dump(),
+            seed=seed,
+            eval_every=p["rounds"],
+            test="full",
+        )
+        for partition in p["partitions"]
+        for method in p["methods"] or registry.METHODS
+        for seed in p["seeds"]
+    ]
+
+
+def megabytes(result: Result) -> float:
+    """Return what one client sends and receives in a whole run, in MB (10^6 bytes).
+
+    Floats count four bytes, integers eight.
+    """
+    floats, ints = result.payload()[["floats", "ints"]].sum().tolist()
+    total = 4 * floats + 8 * ints
+    return total / result.spec.clients / 1e6
+
+
+def table(results: Sequence[Result]) -> pd.DataFrame:
+    """Return one row per partition and method, averaged over seeds.
+
+    Returns
+    -------
+    DataFrame
+        partition (as printed), method, rule (model/rule of the method's own accuracy),
+        own (that accuracy on the clients' own test shards, mean over clients, last
+        round), whole (the server's model, head over all classes, on the whole test
+        set; NaN without such a model), megabytes (per client, both directions).
+    """
+    rows = []
+    for result in results:
+        model, rule = result.paper_rule
+        whole = [
+            m for m in ("ensemble", "global") if f"{m}/head_all" in result.log.full
+        ]
+        shared = result.accuracy(whole[0], "head_all", "full") if whole else None
+        rows.append(
+            {
+                "partition": PARTITIONS[result.spec.partition.scheme],
+                "method": result.spec.method,
+                "rule": f"{model}/{rule}",
+                "own": float(result.accuracy(model, rule)[-1].nanmean()),
+                "whole": float("nan") if shared is None else float(shared[-1, 0]),
+                "megabytes": megabytes(result),
+            }
+        )
+    keys = ["partition", "method", "rule"]
+    return pd.DataFrame(rows).groupby(keys, sort=False, as_index=False).agg("mean")
+
+
+def overall(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per method: means over partitions, and the mean rank by ``own``.
+
+    Rank 1 is the best of a partition; equal accuracies share their mean rank.
+    """
+    ranked = frame.assign(rank=frame.groupby("partition")["own"].rank(ascending=False))
+    numbers = ["own", "whole", "megabytes", "rank"]
+    keys = ["method", "rule"]
+    means = ranked.loc[:, keys + numbers].groupby(keys, sort=False, as_index=False)
+    return means.agg("mean").sort_values("rank", ignore_index=True)

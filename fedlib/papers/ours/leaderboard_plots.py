@@ -1,0 +1,198 @@
+"""The leaderboard's page: accuracy against bytes, and who wins where."""
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from fedlib import registry
+from fedlib.draw.plot import PAGE, RC, style
+
+SILENT = "local"  # sends nothing: a line across, not a point
+TOGETHER = 1.5  # labels of points whose bytes differ by less share a column
+CROWDED = 6  # points of a column whose names fit on one side
+
+
+def _spread(values: np.ndarray, gap: float, low: float, high: float) -> np.ndarray:
+    """Return the values, moved apart to at least ``gap``, within ``[low, high]``."""
+    order = np.argsort(values)
+    placed = values[order].astype(float)
+    for _ in range(200):
+        for i in range(1, len(placed)):
+            short = gap - (placed[i] - placed[i - 1])
+            if short > 0:
+                placed[i - 1] -= short / 2
+                placed[i] += short / 2
+        placed = placed - max(0.0, placed[-1] - high)
+        placed = placed + max(0.0, low - placed[0])
+    found = np.empty_like(placed)
+    found[order] = placed
+    return found
+
+
+def _points(ax: Axes, frame: pd.DataFrame, size: float) -> None:
+    """Draw one marker per method, and the silent method as a line."""
+    ax.set_xscale("log")
+    ax.grid(axis="y")
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:.0f}"))
+    for row in frame.to_dict("records"):
+        look = style(row["method"])
+        if row["method"] == SILENT:
+            height = row["own"]
+            ax.axhline(height, color=look.colour, linestyle=":", linewidth=1, zorder=1)
+            continue
+        ours = look.line == "-"
+        ax.plot(
+            row["megabytes"],
+            row["own"],
+            linestyle="",
+            marker=look.marker,
+            color=look.colour,
+            markersize=size * (1.5 if look.marker == "*" else 1.0),
+            markeredgecolor="black" if ours else "white",
+            markeredgewidth=0.8 if ours else 0.4,
+            zorder=3 if ours else 2,
+        )
+
+
+def _weight(method: str) -> str:
+    """Return the font weight of a name: the papers' own five are bold."""
+    return "bold" if style(method).line == "-" else "normal"
+
+
+def _label(ax: Axes, frame: pd.DataFrame) -> None:
+    """Write the names beside the points, in columns of points with like bytes.
+
+    Where many points share a column, every other name stands on its left; a point
+    that is alone has its name above.
+    """
+    drawn = frame.loc[frame["method"] != SILENT].sort_values("megabytes")
+    column = (drawn.megabytes > drawn.megabytes.shift() * TOGETHER).cumsum()
+    low, high = ax.get_ylim()
+    gap = (high - low) / 30
+    for _, part in drawn.groupby(column):
+        part = part.sort_values("own")
+        if len(part) == 1:
+            (row,) = part.to_dict("records")
+            ax.annotate(
+                registry.title(row["method"]),
+                (row["megabytes"], row["own"]),
+                (0, 6),
+                textcoords="offset points",
+                fontsize=6.5,
+                fontweight=_weight(row["method"]),
+                ha="center",
+            )
+            continue
+        halves = [part] if len(part) <= CROWDED else [part.iloc[::2], part.iloc[1::2]]
+        for half, right in zip(halves, (True, False), strict=False):
+            wanted = half["own"].to_numpy()
+            heights = _spread(wanted, gap, low + gap / 2, high - gap / 2)
+            edge = part["megabytes"].max() * 1.16
+            edge = edge if right else part["megabytes"].min() / 1.16
+            for row, height in zip(half.to_dict("records"), heights, strict=True):
+                ax.annotate(
+                    registry.title(row["method"]),
+                    (row["megabytes"], row["own"]),
+                    (edge, height),
+                    fontsize=6.5,
+                    fontweight=_weight(row["method"]),
+                    ha="left" if right else "right",
+                    va="center",
+                    arrowprops={"arrowstyle": "-", "color": "0.75", "linewidth": 0.4},
+                )
+
+
+@mpl.rc_context(RC)
+def bytes_page(frame: pd.DataFrame, means: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
+    """Draw accuracy against bytes: the mean of all partitions large, each one small.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        ``leaderboard.table``: partition, method, own, megabytes.
+    means : DataFrame
+        ``leaderboard.overall``.
+
+    Returns
+    -------
+    The figure, and the numbers in it; partition "mean" is the large panel.
+    """
+    partitions = list(dict.fromkeys(frame["partition"]))
+    fig = plt.figure(figsize=(PAGE, 7.6), layout="constrained")
+    top, below = fig.subfigures(2, 1, squeeze=False, height_ratios=(2.1, 1)).flat
+    ax = top.subplots()
+    _points(ax, means, 6)
+    ax.set_xlim(right=means["megabytes"].max() * 2.6)
+    ax.set_xlabel("MB sent and received per client, whole run")
+    ax.set_ylabel("Accuracy on own test samples (%)")
+    ax.set_title("Mean of all partitions, each method read out as its paper does")
+    _label(ax, means)
+    for height in means.loc[means.method == SILENT, "own"]:
+        ax.annotate(
+            f"{registry.title(SILENT)} (sends nothing)",
+            (0.995, height),
+            xycoords=("axes fraction", "data"),
+            xytext=(0, 2),
+            textcoords="offset points",
+            fontsize=6.5,
+            ha="right",
+            color=style(SILENT).colour,
+        )
+    small = below.subplots(1, len(partitions), sharey=True, squeeze=False)[0]
+    for panel, name in zip(small, partitions, strict=True):
+        _points(panel, frame.loc[frame["partition"] == name], 4)
+        panel.set_title(name.replace(" (", "\n("), fontsize=7)
+    small[0].set_ylabel("Accuracy (%)")
+    below.supxlabel("MB per client", fontsize=8)
+    columns = ["partition", "method", "megabytes", "own"]
+    whole = pd.concat([means.assign(partition="mean"), frame])
+    return fig, whole.loc[:, columns].reset_index(drop=True)
+
+
+@mpl.rc_context(RC)
+def ranks(frame: pd.DataFrame, means: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
+    """Draw accuracies of all methods (rows, best mean rank first) per partition.
+
+    Left on the clients' own test samples by each method's own readout, right the
+    server's model on the whole test set. Colour is the rank within a column, the best
+    is bold; a method without a server model has no cell on the right.
+    """
+    order = list(means["method"])
+    partitions = list(dict.fromkeys(frame["partition"]))
+    fig, axes = plt.subplots(
+        1, 2, figsize=(PAGE, 0.9 + 0.19 * len(order)), layout="constrained", sharey=True
+    )
+    titles = {"own": "Own test samples (%)", "whole": "Whole test set, one model (%)"}
+    for ax, (column, title) in zip(axes, titles.items(), strict=True):
+        cells = frame.pivot(index="method", columns="partition", values=column)
+        cells = cells.loc[order, partitions]
+        sns.heatmap(
+            1 - cells.rank(ascending=False, pct=True),
+            vmin=0,
+            vmax=1.25,
+            cmap="Blues",
+            annot=100 * cells,
+            fmt=".1f",
+            annot_kws={"fontsize": 6.5, "color": "black", "va": "center_baseline"},
+            cbar=False,
+            xticklabels=[p.split(" (")[0] for p in partitions],
+            yticklabels=[registry.title(name) for name in order],
+            ax=ax,
+        )
+        values = cells.to_numpy()
+        for text in ax.texts:
+            x, y = (int(place) for place in text.get_position())
+            if values[y, x] == np.nanmax(values[:, x]):
+                text.set_fontweight("bold")
+        ax.tick_params(axis="x", labelrotation=25, length=0)
+        ax.tick_params(axis="y", length=0)
+        ax.set(xlabel="", ylabel="", title=title)
+    for text, name in zip(axes[0].get_yticklabels(), order, strict=True):
+        text.set_fontweight(_weight(name))
+    columns = ["partition", "method", "rule", "own", "whole"]
+    return fig, frame.loc[:, columns].reset_index(drop=True)

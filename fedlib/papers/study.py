@@ -1,0 +1,470 @@
+"""A table or figure as a grid of runs: data sets x values of a setting x runs x seeds.
+
+A notebook's parameters say everything. ``runs`` names methods and their variants,
+``sweeps`` the settings that are varied, one after the other. Any other parameter is a
+setting that all runs share, and goes where a field of its name is: in the spec, in the
+partition, in training, or among a method's hyper-parameters. A parameter that is none
+of these is refused; what only a picture uses stands in ``picture``.
+"""
+
+# pandas ships no types, and those that pyright infers for frames are wrong here.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
+
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from fedlib import papers, registry
+from fedlib.core.local import Training
+from fedlib.data import Dataset, load
+from fedlib.partitions import SCHEMES
+from fedlib.runs.notes import Note
+from fedlib.runs.results import Result
+from fedlib.runs.runner import run_many
+from fedlib.runs.spec import SettingError, Spec, refuse_unknown, suggestion
+
+# Parameters of a notebook that span the grid, or that no run sees.
+SPANNING = {
+    "preset",
+    "dataset",
+    "datasets",
+    "runs",
+    "sweeps",
+    "seed",
+    "seeds",
+    "picture",
+}
+COMPOUND = {"dataset", "method", "hp", "partition", "training", "transform", "seed"}
+
+
+def parsed(text: str) -> tuple[str, dict[str, str]]:
+    """Return method and hyper-parameters of a run's text.
+
+    It is ``method``, ``method:variant``, or ``method:switch:value``, with more pairs
+    of switch and value behind. A switch may also be a setting of training or of the
+    run, such as ``learning_rate`` (``told``).
+
+    Raises
+    ------
+    ValueError
+        A switch without its value.
+    """
+    name, *rest = text.split(":")
+    if len(rest) == 1:
+        return name, {"variant": rest[0]}
+    if len(rest) % 2:
+        raise ValueError(
+            f"runs: got {text!r}, expected method, method:variant or "
+            "method:switch:value, with more pairs behind"
+        )
+    return name, dict(zip(rest[::2], rest[1::2], strict=True))
+
+
+def labelled(runs: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
+    """Return label -> text of each run; a list's runs label themselves.
+
+    A method's label is its name; a variant's is as printed, ``FedPA (reference)``.
+    """
+    if isinstance(runs, Mapping):
+        return dict(runs)
+    found = {}
+    for text in runs:
+        name, hp = parsed(text)
+        switches = ", ".join(v if k == "variant" else f"{k}={v}" for k, v in hp.items())
+        found[f"{registry.title(name)} ({switches})" if switches else name] = text
+    return found
+
+
+def _hp_names() -> set[str]:
+    """Return the names of all methods' hyper-parameters."""
+    fields = (registry.method(name).hp.model_fields for name in registry.METHODS)
+    return {name for each in fields for name in each}
+
+
+def told(method: str, switches: Mapping[str, str]) -> tuple[dict, dict]:
+    """Return what a run's text says of training and length, and of its method."""
+    own = registry.method(method).hp.model_fields
+    outside = ({*Training.model_fields, *Spec.model_fields} - COMPOUND) - {*own}
+    general = {n: v for n, v in switches.items() if n in outside}
+    return general, {n: v for n, v in switches.items() if n not in outside}
+
+
+def _plain(paper: str) -> set[str]:
+    """Return the settings of a whole run: fields of a spec, arguments of a paper's."""
+    own = {*inspect.signature(papers.BUILDERS[paper]).parameters}
+    own -= {"dataset", "method", "changes", "ways"}
+    return own | ({*Spec.model_fields} - COMPOUND)
+
+
+def _settings(paper: str) -> set[str]:
+    """Return the names of all settings, whatever scheme or method they are of."""
+    models = [Training, *SCHEMES.values()]
+    fields = {name for model in models for name in model.model_fields}
+    return fields | _plain(paper) | _hp_names()
+
+
+def placed(
+    paper: str, dataset: str, method: str, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return settings as changes of a paper's protocol, each where its field is.
+
+    None stands for the paper's own value. A hyper-parameter that only other methods
+    have is left out.
+
+    Raises
+    ------
+    ValueError
+        A name that is no setting of anything; the closest is suggested.
+    """
+    protocols = papers.PAPERS[paper]
+    if dataset not in protocols:
+        raise ValueError(f"dataset: got {dataset!r}, expected one of {list(protocols)}")
+    given = {name: value for name, value in settings.items() if value is not None}
+    scheme = given.get("scheme", protocols[dataset].partition.scheme)
+    if scheme not in SCHEMES:
+        raise ValueError(f"scheme: got {scheme!r}; {suggestion(scheme, list(SCHEMES))}")
+    plain = _plain(paper)
+    parts: dict[str, Iterable[str]] = {
+        "partition": SCHEMES[scheme].model_fields,
+        "training": Training.model_fields,
+        "hp": registry.method(method).hp.model_fields,
+    }
+    known = {name for fields in parts.values() for name in fields} | plain | _hp_names()
+    changes: dict[str, Any] = {}
+    for name, value in given.items():
+        refuse_unknown([name], known)
+        if name in plain:
+            changes[name] = value
+            continue
+        for part, fields in parts.items():
+            if name in fields:
+                changes.setdefault(part, {})[name] = value
+                break
+    return changes
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The runs of a table or figure, before they are made."""
+
+    cells: pd.DataFrame  # dataset, method (label), setting, value, seed: one per run
+    specs: list[Spec] = field(repr=False)
+
+
+def _several(p: Mapping[str, Any], name: str) -> list:
+    """Return what a parameter lists, or the one thing that its singular names."""
+    if name in p and f"{name}s" in p:
+        raise SettingError(f"{name}: got {name} and {name}s, expected one of the two")
+    return p[f"{name}s"] if f"{name}s" in p else [p[name]]
+
+
+def grid(paper: str, p: Mapping[str, Any], unseen: Iterable[str] = ()) -> Grid:
+    """Return the grid that a notebook's parameters stand for.
+
+    Parameters
+    ----------
+    paper : str
+        Whose protocol holds where the parameters say nothing.
+    p : mapping
+        ``datasets`` or ``dataset``; ``runs``, a list of texts (``parsed``) or a mapping
+        from label to text; ``seeds`` or ``seed``; optionally ``sweeps``, a mapping from
+        a setting to its values; and any setting. A mapping in place of a value, or of a
+        list of values, has one per data set.
+    unseen : list of str
+        Names in ``p`` that no run sees, beside ``picture``.
+
+    Raises
+    ------
+    ValueError
+        A value that is not legal; ``SettingError`` for an unknown name, with the
+        closest known one, even if its value is None.
+    """
+    outside = SPANNING | {*unseen}
+    settings = _settings(paper)
+    refuse_unknown(p, settings | outside)
+    refuse_unknown(p.get("sweeps") or (), settings)
+    datasets, seeds = _several(p, "dataset"), _several(p, "seed")
+    shared = {name: value for name, value in p.items() if name not in outside}
+    sweeps: Mapping[str, Any] = p.get("sweeps") or {"": [None]}
+    rows, specs = [], []
+    for dataset in datasets:
+        here = {
+            name: value[dataset] if isinstance(value, Mapping) else value
+            for name, value in shared.items()
+        }
+        for setting, values in sweeps.items():
+            for value in values[dataset] if isinstance(values, Mapping) else values:
+                for label, text in labelled(p["runs"]).items():
+                    method, switches = parsed(text)
+                    general, hp = told(method, switches)
+                    varied = {setting: value} if setting else {}
+                    given = here | varied | general
+                    changes = placed(paper, dataset, method, given)
+                    changes["hp"] = changes.get("hp", {}) | hp
+                    for seed in seeds:
+                        build = papers.BUILDERS[paper]
+                        specs.append(build(dataset, method, seed=seed, **changes))
+                        rows.append((dataset, label, setting, value, seed))
+    columns = ["dataset", "method", "setting", "value", "seed"]
+    return Grid(pd.DataFrame(rows, columns=columns), specs)
+
+
+@dataclass(frozen=True)
+class Study:
+    """A grid with its results."""
+
+    paper: str
+    cells: pd.DataFrame = field(repr=False)
+    results: list[Result] = field(repr=False)
+
+    def frame(self) -> pd.DataFrame:
+        """Return one row per run: its cell, and accuracies in percent.
+
+        Columns ``last``, ``best``, ``best_round``, ``mean_last5`` by the rule of the
+        method's own paper; ``client_sd`` is the sd over clients in the best round
+        (ddof 0), NaN where the accuracy is of a test set that they share.
+        """
+        parts = []
+        for result in self.results:
+            summary = result.summary()
+            own = summary[summary.is_paper_rule].rename(
+                columns={"std_best": "client_sd"}
+            )
+            own.loc[own["data"] != "clients", "client_sd"] = float("nan")
+            parts.append(own)
+        found = pd.concat(parts, ignore_index=True)
+        numbers = ["last", "best", "mean_last5", "client_sd"]
+        found[numbers] *= 100
+        return self.cells.join(found[[*numbers, "best_round"]])
+
+    def table(
+        self, value: str = "best", paper: pd.DataFrame | None = None
+    ) -> pd.DataFrame:
+        """Return mean and sd over seeds, beside the paper's numbers.
+
+        Parameters
+        ----------
+        value : "best", "last" or "mean_last5"
+            Which accuracy ``mean`` is of. ``last`` stands in a column of its own.
+        paper : DataFrame, optional
+            As ``reports.reference`` returns it; joined on all columns of settings that
+            both have.
+
+        Returns
+        -------
+        DataFrame
+            dataset, the swept setting under its name (``setting`` and ``value`` where
+            there are several), method, paper, paper_sd, mean, sd (ddof 1), gap, last,
+            client_sd, seeds.
+        """
+        keys = self._keys()
+        frame = self._named(self.frame())
+        grouped = frame.groupby(keys, sort=False, dropna=False)
+        found = grouped[value].agg(mean="mean", sd="std", seeds="count")
+        means = grouped[["last", "client_sd"]].mean()
+        table = found.join(means).reset_index()
+        table["paper"], table["paper_sd"] = float("nan"), float("nan")
+        if paper is not None:
+            table = _beside(table.drop(columns=["paper", "paper_sd"]), paper, keys)
+        table["gap"] = table["mean"] - table["paper"]
+        order = ["paper", "paper_sd", "mean", "sd", "gap", "last", "client_sd", "seeds"]
+        return table[[*keys, *order]]
+
+    def like(self, paper: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+        """Return the paper's numbers of the settings that ran, for ``table``.
+
+        Parameters
+        ----------
+        paper : DataFrame
+            As ``reports.reference`` returns it.
+        by : list of str
+            Its columns that name a setting: ``partition``, the scheme, or a field of a
+            scheme or of a spec. An empty cell goes with any value.
+        """
+        keys = self._keys()
+        ran = [
+            {"partition": r.spec.partition.scheme}
+            | {**r.spec.model_dump(exclude={"partition"}), **dict(r.spec.partition)}
+            for r in self.results
+        ]
+        here = {f"{name} here": [each.get(name) for each in ran] for name in by}
+        mine = self._named(self.cells)[keys].assign(**here).drop_duplicates()
+        there = paper.rename(columns={name: f"{name} there" for name in by})
+        found = mine.merge(there, on=["dataset", "method"])
+        for name in by:
+            wanted = found[f"{name} there"]
+            found = found[wanted.isna() | (wanted == found[f"{name} here"])]
+        return found[[*keys, *(c for c in ("mean", "sd") if c in found)]]
+
+    def per_domain(self, paper: pd.DataFrame) -> pd.DataFrame:
+        """Return a table with a block per domain, and one of the domains' average.
+
+        Domains are read in the best round of their average. A data set without domains
+        has its average alone, which is what its accuracy is.
+
+        Parameters
+        ----------
+        paper : DataFrame
+            As ``reports.reference`` returns it, with columns dataset, domain, method.
+
+        Returns
+        -------
+        DataFrame
+            dataset, domain, method, paper, mean, sd (over seeds, ddof 1), gap, last,
+            seeds.
+        """
+        rows = []
+        for cell, result in zip(
+            self.cells.to_dict("records"), self.results, strict=True
+        ):
+            test, groups = result.spec.test, load(cell["dataset"]).groups
+            each = 100 * result.accuracy(*result.paper_rule, test)
+            average = each.nanmean(1)
+            found = {"average": average}
+            if test == "groups" and groups is not None:
+                found = dict(zip(groups.names, each.T, strict=True)) | found
+            at = int(average.argmax())
+            rows += [
+                {**cell, "domain": name, "best": float(a[at]), "last": float(a[-1])}
+                for name, a in found.items()
+            ]
+        keys = ["dataset", "domain", "method"]
+        grouped = pd.DataFrame(rows).groupby(keys, sort=False)
+        best = grouped["best"].agg(mean="mean", sd="std", seeds="count")
+        table = best.assign(last=grouped["last"].mean()).reset_index()
+        table = _beside(table, paper, keys)
+        table["gap"] = table["mean"] - table["paper"]
+        order = table.groupby(keys[:2], sort=False).ngroup().argsort(kind="stable")
+        return table.loc[
+            order, [*keys, "paper", "mean", "sd", "gap", "last", "seeds"]
+        ].reset_index(drop=True)
+
+    def points(self, value: str = "best") -> pd.DataFrame:
+        """Return what ``panels.lines`` draws: a panel per data set and setting."""
+        frame = self.frame()
+        grouped = frame.groupby(
+            ["dataset", "setting", "value", "method"], sort=False, dropna=False
+        )
+        found = grouped[value].agg(accuracy="mean", sd="std").reset_index()
+        return found.assign(accuracy=found.accuracy / 100, sd=found.sd / 100)
+
+    def curves(self) -> pd.DataFrame:
+        """Return what ``plot.curves`` draws: a panel per data set and value."""
+        parts = []
+        for result in self.results:
+            model, rule = result.paper_rule
+            accuracy = result.accuracy(model, rule, result.spec.test).nanmean(1)
+            parts.append({"round": result.evaluated, "accuracy": accuracy.numpy()})
+        return self._per_round(parts, "accuracy")
+
+    def watched(self, name: str) -> pd.DataFrame:
+        """Return a number that runs log per round, in a column of its name.
+
+        What servers report, or what is compared with centralised prototypes. Runs of
+        methods that do not have it are left out.
+        """
+        frames = [
+            pd.concat([result.watched(), result.beside_centralised()], axis=1)
+            for result in self.results
+        ]
+        rows = []
+        for frame in frames:
+            value = frame[name].to_numpy() if name in frame else float("nan")
+            rows.append({"round": frame.index.to_numpy(), name: value})
+        return self._per_round(rows, name)
+
+    def _per_round(self, rows: Sequence[Mapping[str, Any]], y: str) -> pd.DataFrame:
+        """Return mean and sd over seeds of column ``y`` per panel, method and round."""
+        parts = []
+        for cell, row in zip(self.cells.to_dict("records"), rows, strict=True):
+            title = load(cell["dataset"]).title
+            if cell["setting"] and not pd.isna(cell["value"]):
+                title += f", {cell['setting']} {cell['value']}"
+            parts.append(pd.DataFrame(row).assign(panel=title, method=cell["method"]))
+        whole = pd.concat(parts).dropna(subset=y)
+        grouped = whole.groupby(["panel", "method", "round"], sort=False)
+        frame = grouped[y].agg(**{y: "mean", "sd": "std"}).reset_index()
+        return frame if frame["sd"].notna().all() else frame.drop(columns="sd")
+
+    @property
+    def marked(self) -> dict[str, Any]:
+        """How ``table`` is printed: sd beside its mean, the best of a block in bold."""
+        return {
+            "values": ["paper", "mean", "gap", "last", "client_sd"],
+            "sd": {"paper": "paper_sd", "mean": "sd"},
+            "best": {"paper": "max", "mean": "max", "last": "max"},
+            "blocks": self._keys()[:-1],
+        }
+
+    @property
+    def marked_per_domain(self) -> dict[str, Any]:
+        """How ``per_domain`` is printed."""
+        return {
+            "values": ["paper", "mean", "gap", "last"],
+            "sd": {"mean": "sd"},
+            "best": {"paper": "max", "mean": "max", "last": "max"},
+            "blocks": ["dataset", "domain"],
+        }
+
+    @property
+    def data(self) -> list[Dataset]:
+        """The data sets, each once."""
+        return [load(name) for name in dict.fromkeys(self.cells["dataset"])]
+
+    @property
+    def notes(self) -> list[Note]:
+        """What a reader of these numbers must know."""
+        return papers.notes(self.results, self.paper)
+
+    def _keys(self) -> list[str]:
+        settings = [name for name in self.cells["setting"].unique() if name]
+        swept = ["setting", "value"] if len(settings) > 1 else settings
+        return ["dataset", *swept, "method"]
+
+    def _named(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Give a single swept setting the column of its name."""
+        settings = [name for name in self.cells["setting"].unique() if name]
+        if len(settings) > 1:
+            return frame
+        return frame.drop(columns="setting").rename(
+            columns={"value": settings[0] if settings else "value"}
+        )
+
+
+def _beside(table: pd.DataFrame, paper: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Add the paper's numbers to the rows of the same settings."""
+    names = {"mean": "paper", "sd": "paper_sd", "variant": "method"}
+    paper = paper.rename(columns={k: v for k, v in names.items() if k in paper})
+    if "paper_sd" not in paper:
+        paper = paper.assign(paper_sd=float("nan"))
+    on = [name for name in keys if name in paper]
+    return table.merge(
+        paper[[*on, "paper", "paper_sd"]], "left", on, validate="many_to_one"
+    )
+
+
+def study(paper: str, p: Mapping[str, Any], jobs: int | None = None) -> Study:
+    """Make the runs of a grid, or take them from the cache."""
+    found = grid(paper, p)
+    return Study(paper, found.cells, run_many(found.specs, jobs))
+
+
+def pooled(paper: str, p: Mapping[str, Any]) -> list[Spec]:
+    """Return FedAvg on one client with the whole training set, at a grid's settings.
+
+    It is centralised training, with the batches and the length of one client's.
+    """
+    alone = {"runs": ["fedavg"], "scheme": "lda", "clients": 1, "participation": 1.0}
+    return grid(paper, {**p, **alone}).specs
+
+
+def specs_for(artefact: str, p: Mapping[str, Any]) -> list[Spec]:
+    """Return the runs that an artefact needs; none where it names no ``runs``."""
+    own = papers.special(artefact)
+    if own is not None:
+        return own(p)
+    return grid(artefact.split("/")[0], p).specs if "runs" in p else []

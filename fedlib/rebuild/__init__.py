@@ -1,0 +1,1 @@
+"""Artefacts: their parameters, their notebooks, when they are stale, the scoreboard."""

@@ -1,0 +1,310 @@
+"""What notebooks call: live source, checks, tables and artefacts with provenance."""
+
+import ast
+import inspect
+import json
+import os
+import platform
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+from IPython.core.getipython import get_ipython
+from IPython.display import Markdown, display
+from matplotlib.figure import Figure
+from pydantic import BaseModel
+
+import fedlib
+from fedlib.draw import plot
+from fedlib.draw.tables import (
+    Rendered,
+    escape_markdown,
+    is_missing,
+    markdown_table,
+    render,
+)
+from fedlib.runs.notes import Note, record
+from fedlib.runs.spec import SettingError, Settings, validated
+from fedlib.support.files import write_text
+from fedlib.support.paths import ROOT, cache_dir, figures_dir
+
+if TYPE_CHECKING:
+    from fedlib.data import Dataset
+
+PRESETS = ("quick", "cpu", "paper")
+INJECTED = "# Parameters"  # how the cell begins that papermill puts behind the tagged
+
+
+def setup() -> None:
+    """Set the figure style and one thread; under ``FEDLIB_CI`` silence warnings.
+
+    The nets are small: one thread is faster than several, and sums keep their order.
+
+    Progress bars are off then, too (``fedlib.support.progress.progress_off``).
+    """
+    plot.use_style()
+    torch.set_num_threads(1)
+    if os.environ.get("FEDLIB_CI"):
+        warnings.simplefilter("ignore")
+
+
+def _home(thing: Any) -> str:
+    """Return a source file relative to the repository, else only its module."""
+    source = inspect.getsourcefile(inspect.unwrap(thing))  # not the decorator's
+    path = Path(source or "").resolve()
+    if path.is_relative_to(ROOT):
+        return path.relative_to(ROOT).as_posix()
+    return thing.__module__
+
+
+def show(*functions: Callable[..., Any]) -> None:
+    """Display the source of functions or classes as it runs, each under its file.
+
+    Raises
+    ------
+    TypeError
+        Something without source of its own, such as a built-in or a value.
+    """
+    for function in functions:
+        try:
+            source = inspect.cleandoc("\n" + inspect.getsource(function))
+        except (TypeError, OSError) as error:
+            got = f"got {function!r}, expected a function or class with source"
+            raise TypeError(f"functions: {got}") from error
+        ticks = max([2, *(len(run) for run in re.findall("`+", source))]) + 1
+        fence = "`" * ticks
+        display(Markdown(f"`{_home(function)}`\n\n{fence}python\n{source}\n{fence}"))
+
+
+def check(value: Any, near: float, tol: float, label: str = "") -> None:
+    """Print that a value is as close as stated, without its digits, or fail.
+
+    Raises
+    ------
+    AssertionError
+        The value is further from ``near`` than ``tol``, or is NaN.
+    """
+    if not tol >= 0:
+        raise ValueError(f"tol: got {tol}, expected at least 0")
+    number = float(value)
+    name = f"{label} " if label else ""
+    if not abs(number - near) <= tol:
+        raise AssertionError(f"{name}got {number}, expected {near} +- {tol}")
+    print(f"ok: {name}{near} +- {tol}")
+
+
+def _text(value: Any, digits: int) -> str:
+    if is_missing(value):
+        return ""
+    if isinstance(value, float | np.floating):
+        return f"{value:z.{digits}f}"
+    return str(value)
+
+
+def table(df: pd.DataFrame, digits: int = 3) -> None:
+    """Display a table as Markdown with fixed digits; a missing value is left empty."""
+    frame = df.reset_index() if df.index.name is not None else df
+    rows = [
+        [escape_markdown(_text(value, digits)) for value in row]
+        for row in zip(*(frame[c] for c in frame), strict=True)
+    ]
+    number = pd.api.types.is_numeric_dtype
+    right = {i for i, c in enumerate(frame) if number(frame[c])}
+    header = [escape_markdown(str(c)) for c in frame]
+    display(Markdown(markdown_table(header, rows, right)))
+
+
+def parameters(model: type[Settings], **values: Any) -> Settings:
+    """Return the validated parameters of a notebook, or explain what is wrong."""
+    return validated(model, values)
+
+
+def _assigned(source: str) -> list[str]:
+    """Return the names that a cell binds; none if it does anything else."""
+    try:
+        body = ast.parse(source).body
+    except SyntaxError:  # the kernel keeps cells that it refused, too
+        return []
+    found = []
+    for line in body:
+        match line:
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                found.append(name)
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                found.append(name)
+            case _:
+                return []
+    return found
+
+
+def settings(namespace: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return every parameter of the running notebook with its value as it stands now.
+
+    A kernel does not see tags. The parameters cell is the last executed one that only
+    assigns, and assigns ``preset``; names that papermill adds in a cell behind it count
+    as well, so that a study can refuse those it does not know.
+
+    Parameters
+    ----------
+    namespace : mapping, optional
+        The kernel's names, with the executed cells' source as ``In``; by default those
+        of the kernel that runs this.
+
+    Raises
+    ------
+    SettingError
+        No such cell was executed, or a name of it was deleted since.
+    """
+    shell = get_ipython()
+    known = namespace if namespace is not None else shell.user_ns if shell else {}
+    cells = [str(source) for source in known.get("In", [])]
+    own = [not source.lstrip().startswith(INJECTED) for source in cells]
+    names = [_assigned(source) for source in cells]
+    tagged = [i for i, bound in enumerate(names) if own[i] and "preset" in bound]
+    if not tagged:
+        raise SettingError(
+            "settings: found no executed cell of assignments with preset among them, "
+            "expected the one tagged 'parameters'"
+        )
+    wanted = names[tagged[-1]]
+    if own[tagged[-1] + 1 : tagged[-1] + 2] == [False]:
+        wanted += names[tagged[-1] + 1]
+    gone = [name for name in wanted if name not in known]
+    if gone:
+        raise SettingError(f"settings: {gone} deleted, expected each parameter's value")
+    return {name: known[name] for name in wanted}
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON can hold for settings, numbers and containers of them."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, np.generic | torch.Tensor | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"settings: got {type(value).__name__}, expected plain data")
+
+
+class Artefact:
+    """The files of one figure or table of a paper, under one preset."""
+
+    def __init__(self, paper: str, name: str, preset: str):
+        for argument, value in (("paper", paper), ("name", name)):
+            if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", value):
+                raise ValueError(
+                    f"{argument}: got {value!r}, expected a-z, 0-9, _ and -"
+                )
+        if preset not in PRESETS:
+            raise ValueError(f"preset: got {preset!r}, expected one of {PRESETS}")
+        self.paper, self.name, self.preset = paper, name, preset
+        self._kinds: dict[str, str] = {}
+
+    def _base(self, suffix: str, kind: str) -> Path:
+        """Return the path without ending; a figure and a table cannot share it."""
+        if not re.fullmatch(r"[a-z0-9_-]*", suffix):
+            raise ValueError(f"suffix: got {suffix!r}, expected a-z, 0-9, _ and -")
+        before = self._kinds.setdefault(suffix, kind)
+        if before != kind:
+            raise ValueError(
+                f"suffix: got {suffix!r} for a {kind}, which a {before} has already; "
+                "expected another one"
+            )
+        name = f"{self.name}_{suffix}" if suffix else self.name
+        return figures_dir() / self.preset / self.paper / name
+
+    def figure(self, fig: Figure, df: pd.DataFrame, suffix: str = "") -> None:
+        """Write a figure as PNG and PDF, and its numbers as CSV."""
+        plot.save(fig, df, self._base(suffix, "figure"))
+
+    def table(
+        self, content: pd.DataFrame | Rendered, suffix: str = "", **options: Any
+    ) -> Rendered:
+        """Write a table as CSV, Markdown and LaTeX, and return it for display.
+
+        Parameters
+        ----------
+        content : DataFrame or Rendered
+            A DataFrame is rendered with ``options``; by default its numbers are the
+            float columns, and nothing is marked as best.
+        """
+        if isinstance(content, pd.DataFrame):
+            floats = [c for c in content if pd.api.types.is_float_dtype(content[c])]
+            content = render(content, **{"values": floats, "best": {}} | options)
+        elif options:
+            raise ValueError(f"options: got {list(options)} for a finished table")
+        base = self._base(suffix, "table")
+        for ending, text in (
+            ("csv", content.csv),
+            ("md", content.markdown),
+            ("tex", content.latex),
+        ):
+            write_text(base.with_name(f"{base.name}.{ending}"), text)
+        return content
+
+    def provenance(
+        self,
+        results: Sequence["fedlib.Result"] = (),
+        settings: BaseModel | dict[str, Any] | None = None,
+        datasets: Sequence["Dataset"] = (),
+        notes: Sequence[Note | str] = (),
+    ) -> None:
+        """Write where the numbers come from, as JSON without times or places.
+
+        Parameters
+        ----------
+        results : list of Result
+            The runs behind the artefact.
+        settings : dict or model
+            The notebook's parameters.
+        datasets : list of Dataset
+        notes : list of Note or str
+            What a reader must know, such as ``Note("reduced", "20 of 500 rounds")``;
+            plain text is a remark.
+        """
+        if isinstance(notes, str):
+            raise TypeError(f"notes: got {notes!r}, expected a list of notes")
+        runs = [
+            {
+                "key": r.key,
+                "dataset": r.spec.dataset,
+                "method": r.spec.method,
+                "seed": r.spec.seed,
+                "rounds": r.spec.rounds,
+            }
+            for r in results
+        ]
+        content = {
+            "artefact": f"{self.paper}/{self.name}",
+            "preset": self.preset,
+            "settings": settings or {},
+            "notes": [record(note) for note in notes],
+            "seeds": sorted({r.spec.seed for r in results}),
+            "runs": runs,
+            "data": [
+                {"name": d.name, "title": d.title, "fingerprint": d.fingerprint}
+                for d in datasets
+            ],
+            "versions": {
+                "python": platform.python_version(),
+                "torch": str(torch.__version__),
+                "numpy": np.__version__,
+                "fedlib": fedlib.__version__,
+            },
+        }
+        text = json.dumps(
+            content, indent=1, sort_keys=True, ensure_ascii=False, default=_plain
+        )
+        for place in (ROOT, cache_dir(), Path.home()):
+            if len(place.parts) > 1 and f"{place}/" in text:
+                raise ValueError(f"settings, notes: got a path below {place}")
+        base = figures_dir() / self.preset / self.paper / self.name
+        write_text(base.with_name(f"{base.name}.json"), text + "\n")
+
+
+def artefact(paper: str, name: str, preset: str) -> Artefact:
+    """Return the writer of one artefact, ``figures/<preset>/<paper>/<name>.*``."""
+    return Artefact(paper, name, preset)

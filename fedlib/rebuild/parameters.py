@@ -1,0 +1,326 @@
+"""Notebook parameters: read from the tagged cell, refused when unknown or mistyped.
+
+papermill only warns about an unknown name, passes text on as text, and writes what it
+does not know unescaped into a cell, where it runs as code. So all three are settled
+here, before a kernel starts.
+"""
+
+import ast
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import nbformat
+import numpy as np
+
+from fedlib.runs.spec import SettingError, suggestion
+
+TAG = "parameters"
+WORDS = {"true": True, "yes": True, "on": True, "1": True}
+WORDS |= {"false": False, "no": False, "off": False, "0": False}
+
+# What an annotation stands for; it decides where the default alone cannot (None, []).
+SAMPLES: dict[str, Any] = {"bool": False, "int": 0, "float": 0.0, "str": ""}
+SAMPLES |= {f"list[{name}]": [sample] for name, sample in SAMPLES.items()}
+
+
+PLAIN = "None, true or false, finite numbers, text, lists and tables of these"
+
+
+class Parameter(NamedTuple):
+    """A parameter of a notebook."""
+
+    default: Any
+    sample: Any  # a value of the expected type; None when any value is legal
+    optional: bool  # whether None is legal
+
+
+class _Unfit(Exception):
+    """A value does not have the expected type."""
+
+
+def plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters as JSON gives them back: nothing else crosses into a notebook.
+
+    papermill turns values into code. It escapes text, but the text of any other type
+    (tuple, set, bytes) stands in the cell as it is, and can end its line and begin
+    another.
+
+    Raises
+    ------
+    SettingError
+        A value that JSON has no type for, also inside a list or a table; a table with a
+        key that is not text; NaN or infinity. Names the parameter and what is wrong.
+    """
+    for name, value in values.items():
+        _refuse_stray(name, value, value)
+    return json.loads(json.dumps(values, allow_nan=False))
+
+
+def _refuse_stray(name: str, whole: Any, part: Any) -> None:
+    """Raise where some part of a value has no type in JSON."""
+    match part:
+        case None | bool() | int() | str():
+            pass
+        case float() if math.isfinite(part):
+            pass
+        case list():
+            for inner in part:
+                _refuse_stray(name, whole, inner)
+        case dict() if all(isinstance(key, str) for key in part):
+            for inner in part.values():
+                _refuse_stray(name, whole, inner)
+        case _:
+            raise SettingError(
+                f"{name}: got {whole!r}, in which {part!r} is of type "
+                f"{type(part).__name__}; expected {PLAIN}, with text for keys"
+            )
+
+
+def read(notebook: Path) -> nbformat.NotebookNode:
+    """Return a notebook's content.
+
+    Raises
+    ------
+    SettingError
+        The file is not a notebook.
+    """
+    try:
+        return nbformat.read(notebook, as_version=4)
+    except nbformat.reader.NotJSONError as error:
+        raise SettingError(f"{notebook.name}: not a notebook") from error
+
+
+def tagged_cell(notebook: Path, content: nbformat.NotebookNode) -> int:
+    """Return the index of the one cell tagged ``parameters``.
+
+    Raises
+    ------
+    SettingError
+        There is none, or more than one.
+    """
+    found = [
+        index
+        for index, cell in enumerate(content.cells)
+        if cell.cell_type == "code" and TAG in cell.metadata.get("tags", [])
+    ]
+    if len(found) != 1:
+        raise SettingError(
+            f"{notebook.name}: got {len(found)} cells tagged {TAG!r}, expected one"
+        )
+    return found[0]
+
+
+def declared(notebook: Path) -> dict[str, Parameter]:
+    """Return the parameters that a notebook declares, in order.
+
+    Raises
+    ------
+    SettingError
+        Not exactly one tagged cell, or a line in it that is not ``name = literal``.
+    """
+    content = read(notebook)
+    source = content.cells[tagged_cell(notebook, content)].source
+    try:
+        body = ast.parse(source).body
+    except SyntaxError as error:
+        raise SettingError(
+            f"{notebook.name}: parameters line {error.lineno}: {error.msg}"
+        ) from error
+    found = {}
+    for line in body:
+        match line:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.expr() as value):
+                annotation = ""
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                annotation = ast.unparse(line.annotation)
+            case _:
+                raise _not_literal(notebook, line)
+        try:
+            default = ast.literal_eval(value)
+        except ValueError as error:
+            raise _not_literal(notebook, line) from error
+        found[name] = _parameter(name, default, annotation)
+    return found
+
+
+def _not_literal(notebook: Path, line: ast.stmt) -> SettingError:
+    return SettingError(
+        f"{notebook.name}: parameters line {line.lineno}: got "
+        f"{ast.unparse(line).splitlines()[0]!r}, expected name = literal"
+    )
+
+
+def _parameter(name: str, default: Any, annotation: str) -> Parameter:
+    kinds = [part.strip() for part in annotation.split("|")]
+    samples = [SAMPLES[kind] for kind in kinds if kind in SAMPLES]
+    sample = samples[0] if samples else default
+    found = Parameter(default, sample, default is None or "None" in kinds)
+    return found._replace(default=coerced(name, default, found))
+
+
+def coerced(name: str, value: Any, parameter: Parameter) -> Any:
+    """Return a value in the type of a parameter's default.
+
+    Text is read as that type, as it comes from the command line or as YAML leaves it
+    (``1e-3``). numpy's numbers and arrays become numbers and lists. ``None`` is legal
+    where it is the default or in the annotation.
+
+    Raises
+    ------
+    SettingError
+        The value cannot be converted, or is not ``plain``; names the parameter, the
+        value and the type.
+    """
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if parameter.optional and (value is None or value == "None"):
+        return None
+    try:
+        return plain({name: _converted(value, parameter.sample)})[name]
+    except _Unfit:
+        wanted = _kind(parameter.sample)
+        wanted += " or None" if parameter.optional else ""
+        raise SettingError(f"{name}: got {value!r}, expected {wanted}") from None
+
+
+def resolve(
+    parameters: Mapping[str, Parameter], *layers: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the value of every parameter; later layers win.
+
+    Raises
+    ------
+    SettingError
+        An unknown name (the closest known one is suggested), or a value of another
+        type than the default.
+    """
+    values = {name: parameter.default for name, parameter in parameters.items()}
+    for layer in layers:
+        for name, value in layer.items():
+            if name not in parameters:
+                hint = suggestion(str(name), list(parameters))
+                raise SettingError(f"{name}: unknown parameter; {hint}")
+            values[name] = coerced(name, value, parameters[name])
+    return values
+
+
+def _converted(value: Any, sample: Any) -> Any:
+    if sample is None:
+        return _literal(value)
+    if value is None or value == "None":
+        raise _Unfit
+    match sample:
+        case bool():
+            return _boolean(value)
+        case int():
+            return _integer(value)
+        case float():
+            return _number(value)
+        case str():
+            if not isinstance(value, str):
+                raise _Unfit
+            return value
+        case dict():
+            return _table(value, sample)
+        case _:
+            return _items(value, sample)
+
+
+def _literal(value: Any) -> Any:
+    """Return what text spells as a Python literal, else the text."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return ast.literal_eval(value.strip())
+    except (ValueError, SyntaxError):
+        return value
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = str(value).strip().lower() if isinstance(value, int | str) else ""
+    if word not in WORDS:
+        raise _Unfit
+    return WORDS[word]
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise _Unfit
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        raise _Unfit from None
+    if not math.isfinite(number):
+        raise _Unfit
+    return number
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        try:
+            return int(value)
+        except ValueError:
+            pass  # 1e3 is read as a number below
+    number = _number(value)
+    if not number.is_integer():
+        raise _Unfit
+    return int(number)
+
+
+def _items(value: Any, sample: Any) -> list:
+    value = _unpacked(value)
+    if not isinstance(value, list):
+        raise _Unfit
+    return [_converted(item, _item_sample(sample)) for item in value]
+
+
+def _table(value: Any, sample: dict) -> dict:
+    value = _unpacked(value)
+    if not isinstance(value, dict):
+        raise _Unfit
+    return {key: _converted(item, sample.get(key)) for key, item in value.items()}
+
+
+def _unpacked(value: Any) -> Any:
+    """Return the list or table that text spells: ``[0.1,0.5]``, ``[mnist, digits]``."""
+    if not isinstance(value, str) or not value.strip().startswith(("[", "{")):
+        return value
+    value = _literal(value.strip())
+    if isinstance(value, str) and value[0] == "[" and value[-1] == "]":
+        inner = value[1:-1].strip()
+        return [item.strip() for item in inner.split(",")] if inner else []
+    return value
+
+
+def _item_sample(sample: Any) -> Any:
+    """Return the type of a list's items; a float anywhere makes them all floats."""
+    if not sample:
+        return None
+    floats = [item for item in sample if isinstance(item, float)]
+    return floats[0] if floats else sample[0]
+
+
+def _kind(sample: Any) -> str:
+    match sample:
+        case None:
+            return "a value"
+        case bool():
+            return "true or false"
+        case int():
+            return "an integer"
+        case float():
+            return "a finite number"
+        case str():
+            return "text"
+        case dict():
+            return "a table of values like the default's"
+        case _:
+            inner = _item_sample(sample)
+            return "a list" + ("" if inner is None else f", each {_kind(inner)}")

@@ -1,0 +1,154 @@
+"""The result of a run: logs per round as tensors, and the tables made of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from fedlib import registry
+from fedlib.core.log import Log
+from fedlib.core.readouts import Rule
+from fedlib.runs.spec import Spec, TestData
+
+
+def _pair(name: str) -> tuple[str, str]:
+    """Return the two parts of a name: model and rule, or direction and field."""
+    first, _, second = name.partition("/")
+    return first, second
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run: per-round logs as tensors, and tables made of them."""
+
+    spec: Spec
+    key: str
+    log: Log = field(repr=False)
+
+    @property
+    def paper_rule(self) -> Rule:
+        """Model and rule of the accuracy that the method's paper reports."""
+        method = registry.method(self.spec.method)
+        return method.rule(method.hp(**self.spec.hp))
+
+    @property
+    def readouts(self) -> list[tuple[str, str]]:
+        """All recorded pairs of model and rule."""
+        return [_pair(name) for name in self.log.accuracy]
+
+    @property
+    def evaluated(self) -> list[int]:
+        """The rounds with an evaluation, from 1."""
+        return self.log.evaluated.tolist()
+
+    def accuracy(self, model: str, rule: str, data: TestData = "clients") -> Tensor:
+        """Return the accuracy of a model under a rule, as fractions.
+
+        Parameters
+        ----------
+        data : "clients", "pooled", "full" or "groups"
+            Each client's own test shard, ``[evaluated rounds, clients]``, NaN where
+            that is empty; the union of the shards, or the whole test set,
+            ``[evaluated rounds, 1]``; each group's whole test set, such as each
+            domain's, ``[evaluated rounds, groups]`` in the order of
+            ``Dataset.groups.names``.
+
+        Raises
+        ------
+        ValueError
+            This was not recorded: the method has no such model, or ``Spec.test`` does
+            not ask for the whole test set or its groups.
+        """
+        whole = data in ("full", "groups")
+        found = self.log.full if whole else self.log.accuracy
+        name = f"{model}/{rule}"
+        if name not in found or (data == "groups" and self.spec.test != data):
+            known = [*self.log.accuracy, *(f"{n} on full" for n in self.log.full)]
+            raise ValueError(
+                f"accuracy: {self.spec.method} has no {model}/{rule} on {data}, "
+                f"recorded are {', '.join(known)}"
+            )
+        right = found[name].to(torch.float64)
+        samples = self.log.full_samples if whole else self.log.samples
+        if data in ("pooled", "full"):
+            return right.sum(1, keepdim=True) / samples.sum(1, keepdim=True)
+        return torch.where(samples > 0, right / samples, float("nan"))
+
+    def summary(self) -> pd.DataFrame:
+        """Return last, best and mean of the last five rounds for every readout.
+
+        Column ``data`` says on what: ``clients`` (means over the clients that have test
+        samples, each with the same weight; ``std`` over them with ddof 0), and where
+        ``Spec.test`` asks for it ``pooled``, ``full`` or ``groups`` (the mean over
+        groups, each with the same weight). The best round is chosen on the test set, as
+        the papers do. ``is_paper_rule`` marks model, rule and data of the paper.
+        """
+        rows = []
+        test: TestData = self.spec.test
+        pairs: list[tuple[str, str, TestData]] = []
+        for model, rule in self.readouts:
+            pairs.append((model, rule, "clients"))
+        for model, rule in self.readouts if test == "pooled" else []:
+            pairs.append((model, rule, "pooled"))
+        for model, rule in map(_pair, self.log.full):
+            pairs.append((model, rule, "full"))
+            if test == "groups":
+                pairs.append((model, rule, "groups"))
+        for model, rule, data in pairs:
+            each = self.accuracy(model, rule, data)
+            each = each[:, ~each[-1].isnan()]
+            mean = each.mean(1)
+            best = int(mean.argmax())
+            rows.append(
+                {
+                    "model": model,
+                    "rule": rule,
+                    "data": data,
+                    "last": float(mean[-1]),
+                    "best": float(mean[best]),
+                    "best_round": self.evaluated[best],
+                    "mean_last5": float(mean[-5:].mean()),
+                    "std_last": float(each[-1].std(correction=0)),
+                    "std_best": float(each[best].std(correction=0)),
+                    "is_paper_rule": (model, rule) == self.paper_rule and data == test,
+                }
+            )
+        return pd.DataFrame(rows)
+
+    def payload(self) -> pd.DataFrame:
+        """Return the numbers sent per round, direction and field, over all clients.
+
+        What a method sends once, to be finalised, stands in the last round.
+        """
+        rows = []
+        for name, value in self.log.final.items():
+            rows.append((self.spec.rounds, *_pair(name), *value[-1].tolist()))
+        for name, value in self.log.sent.items():
+            for number, size in enumerate(value.tolist(), 1):
+                rows.append((number, *_pair(name), *size))
+        return pd.DataFrame(
+            rows, columns=["round", "direction", "field", "floats", "ints"]
+        ).sort_values("round", kind="stable", ignore_index=True)
+
+    def terms(self) -> pd.DataFrame:
+        """Return each loss term per round, averaged over the cohort.
+
+        A term that a method has in some rounds only is NaN in the others.
+        """
+        return self._per_round(self.log.term)
+
+    def watched(self) -> pd.DataFrame:
+        """Return what the server reports per round while merging; NaN: not then."""
+        return self._per_round(self.log.server)
+
+    def beside_centralised(self) -> pd.DataFrame:
+        """Return what a method compares with class means of all clients' data."""
+        found = {name: value.numpy() for name, value in self.log.watch.items()}
+        return pd.DataFrame(found, index=pd.Index(self.evaluated, name="round"))
+
+    def _per_round(self, group: Mapping[str, Tensor]) -> pd.DataFrame:
+        found = {n: v.flatten(1).mean(1) if v.ndim > 1 else v for n, v in group.items()}
+        index = pd.RangeIndex(1, len(self.log.cohort) + 1, name="round")
+        return pd.DataFrame({n: v.numpy() for n, v in found.items()}, index=index)

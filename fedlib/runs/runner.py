@@ -1,0 +1,425 @@
+"""Runs: from a spec to a result on disk, computed once.
+
+``run`` returns a finished result from the cache, goes on from the last checkpoint of
+one that was cut off, or computes it. A result is found by a hash of the spec, the data
+and the code it depends on. All writes are atomic.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import joblib
+import torch
+from filelock import FileLock
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from tqdm import tqdm
+
+from fedlib import partitions, registry
+from fedlib.core import nets
+from fedlib.core.log import Log, Rows
+from fedlib.core.method import Round
+from fedlib.core.nets import State
+from fedlib.core.tree import Tree, flatten, restore, tree_map
+from fedlib.data import Dataset, load
+from fedlib.runs.device import chosen, computing, describe, moved
+from fedlib.runs.federation import Federation, federation, partition_of
+from fedlib.runs.results import Result
+from fedlib.runs.spec import Spec
+from fedlib.support.files import atomic_write, write_text
+from fedlib.support.paths import cache_dir
+from fedlib.support.progress import progress_off
+from fedlib.support.sources import NOT_FOLLOWED, Code, Place, code, where
+
+FORMAT = 1  # of the stored logs; raise it when their meaning changes
+JOB_BYTES = 2 * 2**30  # a job's memory: a run, a notebook's kernel and what feeds it
+KEPT_BYTES = 32 * 2**20  # of a run's last models; larger ones are made again if asked
+
+
+# The definitions that compute any run and what is logged of it
+ROOTS = (where(federation), where(Rows))
+
+
+def code_of(spec: Spec) -> Code:
+    """Return the code that decides a run's numbers.
+
+    How they are stored is not of it (``FORMAT``), nor on which device they are made. Of
+    all nets that of the spec counts, and of a scheme the partition that it draws.
+    """
+    return code(
+        (*ROOTS, Place(registry.module(spec.method), "METHOD")),
+        {Place(nets.__name__, "NETS"): spec.net},
+        (*NOT_FOLLOWED, str(where(partitions.draw))),
+    )
+
+
+_drawn: dict[str, list[str]] = {}
+
+
+def _partition(spec: Spec, data: Dataset) -> list[str]:
+    """Return what tells a spec's partition from others, drawn once in a process."""
+    fields = {"dataset", "partition", "clients", "seed", "partition_seed", "imbalance"}
+    asked = data.fingerprint + spec.model_dump_json(include=fields)
+    if asked not in _drawn:
+        try:
+            found = partition_of(spec, data)
+            owns = hashlib.sha256(found.owns.numpy().tobytes()).hexdigest()[:16]
+            _drawn[asked] = [found.fingerprint, owns]
+        except ValueError as error:  # a run raises it as well, and has no numbers
+            _drawn[asked] = [str(error)]
+    return _drawn[asked]
+
+
+def identity(spec: Spec) -> dict:
+    """Return what the key is a hash of: the spec, the data, their partition, the code.
+
+    Raises
+    ------
+    DataError
+        The data set is missing.
+    SourceError
+        Code has changed since this process imported it, or cannot be followed.
+    """
+    data = load(spec.dataset)
+    return {
+        "format": FORMAT,
+        "spec": spec.model_dump(mode="json"),
+        "data": [data.fingerprint, data.mean, data.std, data.augment],
+        "partition": _partition(spec, data),
+        "code": code_of(spec).hash,
+    }
+
+
+def key(spec: Spec) -> str:
+    """Return the content address of a run."""
+    text = json.dumps(identity(spec), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def folder(spec: Spec) -> Path:
+    """Return the folder of a run in the cache."""
+    return cache_dir() / "runs" / key(spec)
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]] | None:
+    """Return tensors and metadata of a file, or None when absent or unreadable."""
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, "pt") as file:
+            return {k: file.get_tensor(k) for k in file.keys()}, file.metadata()
+    except SafetensorError:
+        warnings.warn(
+            f"{path.name} of run {path.parent.name} is damaged; ignored", stacklevel=2
+        )
+        return None
+
+
+def _write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    whole = {k: v.contiguous().clone() for k, v in tensors.items()}
+    with atomic_write(path) as temporary:
+        save_file(whole, temporary, metadata)
+
+
+def _result(spec: Spec, log: dict[str, Tensor]) -> Result:
+    """Return a result whose log has one order, whether computed or read."""
+    return Result(spec, key(spec), Log.of(dict(sorted(log.items()))))
+
+
+def _stored(spec: Spec) -> Result | None:
+    found = _read(folder(spec) / "result.safetensors")
+    return None if found is None else _result(spec, found[0])
+
+
+def pending(specs: list[Spec]) -> list[Spec]:
+    """Return the specs whose result is not on disk."""
+    return [s for s in specs if not (folder(s) / "result.safetensors").exists()]
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread: the nets are small, and sums keep their order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class Final(NamedTuple):
+    """A federation after its last round: what a picture of its models needs."""
+
+    federation: Federation
+    server: Tree
+    mine: Tree
+
+    @property
+    def shared(self) -> State:
+        """The global model's state; ``ValueError`` where a method has none."""
+        fed = self.federation
+        state = fed.method.models(fed.ctx, self.server, self.mine).shared
+        if state is None:
+            raise ValueError(f"final: got {fed.method.name}, expected a global model")
+        return state
+
+
+def _state(after: Round) -> dict[str, Tensor]:
+    state = flatten({"server": after.server, "mine": after.mine})
+    return {name: value.cpu() for name, value in state.items()}
+
+
+def _restored(fed: Federation, tensors: dict[str, Tensor]) -> tuple[Tree, Tree]:
+    server, mine = fed.method.init(fed.ctx)
+    tree = restore({"server": server, "mine": mine}, tensors)
+    return tree["server"], tree["mine"]
+
+
+def _checkpoint(home: Path, after: Round, log: Log) -> None:
+    """Write a checkpoint and keep the one before it."""
+    now, before = (
+        home / "checkpoint.safetensors",
+        home / "checkpoint-before.safetensors",
+    )
+    if now.exists():
+        os.replace(now, before)
+    logged = {f"log/{k}": v for k, v in log.flat().items()}
+    _write(now, _state(after) | logged, {"round": str(after.number)})
+
+
+def _keep(home: Path, after: Round) -> None:
+    """Keep the last round's models where they are small; ``final`` makes the others."""
+    state = _state(after)
+    if sum(v.numel() * v.element_size() for v in state.values()) <= KEPT_BYTES:
+        _write(home / "final.safetensors", state, {"round": str(after.number)})
+
+
+def _resume(home: Path, fed: Federation) -> tuple[tuple[int, Tree, Tree] | None, Rows]:
+    """Return where to go on, from the newest readable checkpoint."""
+    for name in ("checkpoint.safetensors", "checkpoint-before.safetensors"):
+        found = _read(home / name)
+        if found is None:  # a damaged one must not take the place of the one before
+            (home / name).unlink(missing_ok=True)
+            continue
+        tensors, metadata = found
+        server, mine = _restored(fed, tensors)
+        stored = {k[4:]: v for k, v in tensors.items() if k.startswith("log/")}
+        return (int(metadata["round"]), server, mine), Rows(Log.of(stored))
+    return None, Rows()
+
+
+def _to(device: torch.device, *trees: Tree) -> list[Tree]:
+    return [tree_map(lambda leaf: leaf.to(device), tree) for tree in trees]
+
+
+def _compute(spec: Spec, home: Path, device: torch.device) -> dict[str, Tensor]:
+    fed = federation(spec)
+    start, rows = _resume(home, fed)
+    done = start[0] if start else 0
+    if start:
+        start = (done, *_to(device, *start[1:]))
+    fed = moved(fed, device)
+    seconds = {"train": 0.0, "evaluate": 0.0}
+    worked = time.process_time()
+    stepping = fed.rounds(start)
+    bar = tqdm(
+        total=spec.rounds,
+        initial=done,
+        desc=f"{spec.method} {spec.dataset} {spec.seed}",
+        unit="round",
+        mininterval=1.0,
+        disable=progress_off(),
+        leave=False,
+    )
+    with computing(device), bar:
+        for number in range(done + 1, spec.rounds + 1):
+            begun = time.perf_counter()
+            after = next(stepping)
+            trained = time.perf_counter()
+            rows.add_round(number, after.terms, after.watched)
+            sent = {name: torch.tensor(size) for name, size in after.sent.items()}
+            rows.add(Log(cohort=torch.tensor(after.cohort), sent=sent))
+            if number % spec.eval_every == 0 or number == spec.rounds:
+                found = Log.of(fed.evaluate(after))
+                rows.add(found._replace(evaluated=torch.tensor(number)))
+            seconds["train"] += trained - begun
+            seconds["evaluate"] += time.perf_counter() - trained
+            if number < spec.rounds:
+                _checkpoint(home, after, rows.stacked())
+            else:
+                _keep(home, after)
+            bar.update()
+    count = max(1, spec.rounds - done)
+    timing = {f"{k}_seconds_per_round": v / count for k, v in seconds.items()}
+    timing["cpu_seconds_per_round"] = (time.process_time() - worked) / count
+    write_text(home / "timing.json", json.dumps(timing, indent=1) + "\n")
+    record = identity(spec) | {
+        "sources": code_of(spec).parts,
+        "deviations": fed.partition.deviations,
+        "device": describe(device),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+    }
+    write_text(home / "spec.json", json.dumps(record, indent=1, sort_keys=True) + "\n")
+    return rows.stacked().flat()
+
+
+def run(spec: Spec) -> Result:
+    """Return the result of a spec, from the cache or by computing it.
+
+    A run that was cut off goes on from its last round, with the same bits as an
+    uninterrupted one. Two processes that ask for the same run compute it once.
+    ``FEDLIB_DEVICE`` says where; a result has the same key from every device.
+
+    Raises
+    ------
+    ValueError
+        ``FEDLIB_DEVICE`` names no device of this machine.
+    DataError
+        The data set is missing; the message says where it should be.
+    NonFiniteError
+        Training diverged; the rounds before are kept.
+    """
+    device, stored = chosen(), _stored(spec)
+    if stored is not None:
+        return stored
+    home = folder(spec)
+    home.mkdir(parents=True, exist_ok=True)
+    with FileLock(home / ".lock"), one_thread():
+        stored = _stored(spec)  # another process may have finished it meanwhile
+        if stored is not None:
+            return stored
+        log = _compute(spec, home, device)
+        _write(home / "result.safetensors", log, {"format": str(FORMAT)})
+        for name in ("checkpoint.safetensors", "checkpoint-before.safetensors"):
+            (home / name).unlink(missing_ok=True)
+    return _result(spec, log)
+
+
+def final(spec: Spec) -> Final:
+    """Return the federation of a spec after its last round.
+
+    From the cache, where small models are kept; else by stepping through all rounds,
+    which gives the same bits as the run on the same device. In the end all of it is on
+    the CPU.
+    """
+    device, fed = chosen(), federation(spec)
+    ended = fed._replace(ctx=replace(fed.ctx, round=spec.rounds))
+    found = _read(folder(spec) / "final.safetensors")
+    if found is not None:
+        return Final(ended, *_restored(fed, found[0]))
+    with one_thread(), computing(device):
+        after = next(islice(moved(fed, device).rounds(), spec.rounds - 1, None))
+    return Final(ended, *_to(torch.device("cpu"), after.server, after.mine))
+
+
+def jobs_default() -> int:
+    """Return how many processes to use: ``FEDLIB_JOBS``, else 1."""
+    return max(1, int(os.environ.get("FEDLIB_JOBS", "1")))
+
+
+def jobs_of_machine() -> int:
+    """Return how many processes share this machine: ``FEDLIB_JOBS``, else its cores.
+
+    That is those that this process may use, as long as memory has 2 GiB for each. On a
+    GPU, which they would crowd, it is 1.
+    """
+    if os.environ.get("FEDLIB_JOBS") or chosen().type != "cpu":
+        return jobs_default()
+    cores = joblib.cpu_count()
+    if "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", {}):  # not on Windows
+        return cores
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(cores, memory // JOB_BYTES))
+
+
+def run_many(
+    specs: list[Spec],
+    jobs: int | None = None,
+    after: Callable[[Spec], None] | None = None,
+) -> list[Result]:
+    """Return the results of many specs, computing the missing ones.
+
+    Parameters
+    ----------
+    jobs : int >= 1, optional
+        Processes on this machine, one thread each; default ``FEDLIB_JOBS`` or 1. The
+        results do not depend on it.
+    after : callable, optional
+        Takes the spec of each missing run when it is done, in place of a progress bar.
+    """
+    missing = pending(specs)
+    jobs = jobs_default() if jobs is None else jobs
+    if jobs < 1:
+        raise ValueError(f"jobs: got {jobs}, expected at least 1")
+    bar = tqdm(
+        total=len(missing), unit="run", disable=after is not None or progress_off()
+    )
+    with bar:
+        for spec in _computed(missing, jobs):
+            bar.update()
+            if after is not None:
+                after(spec)
+    return [run(spec) for spec in specs]
+
+
+def _computed(missing: list[Spec], jobs: int) -> Iterator[Spec]:
+    """Compute runs, and yield the spec of each when it is done."""
+    if jobs == 1 or len(missing) < 2:
+        for spec in missing:
+            run(spec)
+            yield spec
+        return
+    tasks = (joblib.delayed(_run_quietly)(spec) for spec in missing)
+    pool = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")
+    yield from cast(Iterator[Spec], pool(tasks))
+
+
+def _run_quietly(spec: Spec) -> Spec:
+    """Compute a run whose result stays on disk, not sent between processes."""
+    run(spec)
+    return spec
+
+
+def _timing(spec: Spec) -> dict[str, float] | None:
+    path = folder(spec) / "timing.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def seconds_per_round(spec: Spec) -> float | None:
+    """Return the measured seconds of one round of a finished run, else None."""
+    timing = _timing(spec)
+    if timing is None:
+        return None
+    return timing["train_seconds_per_round"] + timing["evaluate_seconds_per_round"]
+
+
+def cpu_seconds_per_round(spec: Spec) -> float | None:
+    """Return the processor's seconds of one round of a finished run, else None.
+
+    They do not depend on what else the machine did, and leave out a GPU's work. Runs of
+    earlier versions have not recorded them; seconds on the clock stand in.
+    """
+    timing = _timing(spec) or {}
+    return timing.get("cpu_seconds_per_round", seconds_per_round(spec))
+
+
+def measure(spec: Spec, count: int = 2) -> float:
+    """Run the first rounds of a spec, keep nothing, and return seconds per round."""
+    device = chosen()
+    fed = moved(federation(spec), device)
+    with one_thread(), computing(device):
+        begun = time.perf_counter()
+        for _, after in zip(range(count), fed.rounds(), strict=False):
+            fed.evaluate(after)
+        return (time.perf_counter() - begun) / count

@@ -1,1 +1,0 @@
-"""Partition schemes: settings, and the plain function that draws each."""

@@ -1,0 +1,1 @@
+"""Places on disk, files, progress: what knows nothing of learning."""

@@ -1,0 +1,133 @@
+"""On what an accuracy is measured, what is logged, and how a run is labelled."""
+
+import math
+
+import pytest
+import torch
+
+from fedlib import papers
+from fedlib.core.log import Log, Rows
+from fedlib.papers import study
+from fedlib.runs import reports, runner
+from fedlib.runs.federation import federation
+from tests.conftest import TOY
+
+
+def small(method: str = "fedavg", paper: str = "fedpg", **changes):
+    toy = {"rounds": 2, "clients": 4, "participation": 1.0, "net": "digits_linear"}
+    toy["hp"] = TOY.get(method, {}) | changes.pop("hp", {})
+    return papers.setting(paper, "digits", method, **(toy | changes))
+
+
+def test_the_whole_test_set_is_counted_by_hand():
+    spec = small()
+    fed = federation(spec)
+    after = next(fed.rounds())
+    found = fed.evaluate(after)
+    data, net = fed.dataset, fed.ctx.net
+    x = (data.test_x / 255 - data.mean[0]) / data.std[0]
+    logits = net(after.server.model.state, x).logits
+    right = int((logits.argmax(1) == data.test_y).sum())
+    assert found["full/global/head_all"].tolist() == [right]
+    assert found["full_samples"].tolist() == [len(data.test_y)]
+
+
+def test_a_summary_names_its_data_and_marks_the_papers():
+    full = runner.run(small())
+    rows = full.summary()
+    marked = rows[rows.is_paper_rule]
+    assert marked[["model", "rule", "data"]].to_numpy().tolist() == [
+        ["global", "head_all", "full"]
+    ]
+    assert full.accuracy("global", "head_all", "full").shape == (2, 1)
+    with pytest.raises(ValueError, match="has no personal/head_all on full"):
+        full.accuracy("personal", "head_all", "full")
+
+
+def test_pooled_accuracy_weighs_clients_by_their_test_samples():
+    result = runner.run(small(test="pooled"))
+    each = result.accuracy("global", "head_all")
+    samples = result.log.samples.double()
+    pooled = (each * samples).sum(1) / samples.sum(1)
+    found = result.accuracy("global", "head_all", "pooled")[:, 0]
+    torch.testing.assert_close(found, pooled)
+    assert samples.unique().numel() > 1  # else the two averages could not differ
+    rows = result.summary()
+    assert set(rows.data) == {"clients", "pooled"}
+    assert rows[rows.is_paper_rule].data.tolist() == ["pooled"]
+
+
+def test_a_transform_replaces_the_data_sets_own():
+    spec = small(transform={"mean": [0.5], "std": [0.25]})
+    fed = federation(spec)
+    pixel = fed.dataset.train_x[fed.partition.train[0][:3]] / 255
+    mine = fed.train.x[fed.train.index[0][:3]]
+    torch.testing.assert_close(mine, (pixel - 0.5) / 0.25)
+    cropped = federation(small(transform={"padding": 1, "flip": True}))
+    assert cropped.train.augment is not None
+    assert cropped.test.augment is None
+    told = r"transform.mean: got \(0.5, 0.5\), expected 1 numbers, one per channel"
+    with pytest.raises(ValueError, match=told):
+        federation(small(transform={"mean": [0.5, 0.5]}))
+
+
+def test_a_long_tail_thins_the_last_classes():
+    even, tail = federation(small()), federation(small(imbalance=10))
+    counts = [
+        torch.cat([f.train.y[i] for i in f.train.index]).bincount()
+        for f in (even, tail)
+    ]
+    assert counts[0].max() < 1.1 * counts[0].min()
+    assert int(counts[1][-1]) * 9 < int(counts[1][0]) < int(counts[1][-1]) * 12
+
+
+def test_numbers_of_some_rounds_are_nan_in_the_others():
+    rows = Rows()
+    for number in range(1, 5):
+        now = {"now": torch.tensor(float(number))} if number in (2, 3) else {}
+        rows.add_round(number, {}, now)
+        rows.add(Log(cohort=torch.tensor([0])))
+    found = rows.stacked().server["now"].tolist()
+    assert found[1:3] == [2.0, 3.0]
+    assert math.isnan(found[0])
+    assert math.isnan(found[3])
+
+
+def test_labels_tell_variants_and_switches():
+    wanted = {
+        "fedpg": {},
+        "FedPG (reference)": {"variant": "reference"},
+        "FedPG (fa=eq11_raw)": {"fa": "eq11_raw"},
+        "FedPG (reference, noise=normal)": {"variant": "reference", "noise": "normal"},
+    }
+    for text, hp in wanted.items():
+        spec = small("fedpg", hp=hp)
+        assert reports.label(runner.Result(spec, "key", Log())) == text
+    assert reports.label(runner.Result(small("fedavg"), "key", Log())) == "fedavg"
+
+
+def test_logs_are_tidy_and_leave_out_what_a_round_lacks():
+    result = runner.run(small("gfpl", "gfpl", hp={"exchange_every": 2}))
+    frame = reports.logs([result])
+    merged = frame[(frame.source == "server") & (frame.name == "received")]
+    assert merged["round"].tolist() == [1]  # first exchange in round 1, next in 3
+    assert set(frame.source) == {"client", "server"}
+    clients = reports.per_client([result])
+    assert len(clients) == 4
+    wanted = 100 * result.accuracy("personal", "head_all")[-1]
+    assert clients["accuracy"].tolist() == pytest.approx(wanted.tolist())
+
+
+def test_an_entry_of_runs_is_a_method_a_variant_or_a_switch():
+    asked = {
+        "dataset": "digits",
+        "runs": ["fedavg", "fedpg:reference", "fedpg:fa:eq11_raw"],
+        "rounds": 3,
+        "seed": 1,
+        "generator_steps": 5,
+    }
+    plain, released, switched = study.specs_for("fedpg/learning", asked)
+    assert (plain.method, released.hp["variant"]) == ("fedavg", "reference")
+    assert (switched.hp["fa"], switched.hp["variant"]) == ("eq11_raw", "paper")
+    assert {s.rounds for s in (plain, released, switched)} == {3}
+    assert switched.hp["generator_steps"] == 5

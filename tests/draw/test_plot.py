@@ -1,0 +1,336 @@
+"""Figures: a style for every method, the numbers drawn, and equal bytes."""
+
+from itertools import combinations, pairwise
+from pathlib import Path
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.patches import Rectangle
+
+from fedlib import registry
+from fedlib.draw import panels, plot
+from fedlib.registry import METHODS
+from fedlib.support.paths import ROOT
+
+LINES = plot.LINES
+OWN = ["gfpl", "fedpa", "fedmps", "fedhpro", "fedpg"]
+TOGETHER = {  # what each paper draws in one figure
+    "gfpl": "gfpl local fesem fedprox fedper fedavg fedrep fedproto fedfa fedpa",
+    "fedpa": "fedpa fedavg fedprox fedensemble fedgen fedhkd",
+    "fedmps": "fedmps local fedavg fedprox moon fedntd fedgkd fedproc fedproto",
+    "fedhpro": "fedhpro local fedavg fedprox moon fedproto fedtgp fedgmkd fedrcl fedsa",
+    "fedpg": "fedpg local fedavg fedprox fedntd moon fedgen vhl ccvr fedproto",
+    "own": " ".join(OWN),
+}
+DRAWN = {name for group in TOGETHER.values() for name in group.split()}
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    """Draw off screen and leave no figure open."""
+    mpl.use("Agg")
+    yield
+    plt.close("all")
+
+
+def curve_frame(methods: list[str], rounds: int = 6) -> pd.DataFrame:
+    rows = [
+        (r, m, 0.1 * r + 0.01 * i) for i, m in enumerate(methods) for r in range(rounds)
+    ]
+    return pd.DataFrame(rows, columns=["round", "method", "accuracy"])
+
+
+def rectangles(ax: Axes) -> list[Rectangle]:
+    return [patch for patch in ax.patches if isinstance(patch, Rectangle)]
+
+
+def test_every_method_has_a_style_and_a_printed_name():
+    assert set(METHODS) >= DRAWN
+    for name in METHODS:
+        assert registry.title(name).lower() == name
+        assert plot.style(name).label == registry.title(name)
+    assert registry.title("fedmps") == "FedMPS"
+    assert registry.title("without soft labels") == "without soft labels"
+
+
+def test_styles_differ_also_without_colour():
+    looks = {name: plot.style(name) for name in METHODS}
+    assert len({(s.marker, s.line) for s in looks.values()}) == len(METHODS)
+    assert [n for n, s in looks.items() if s.line == "-"] == OWN
+
+
+@pytest.mark.parametrize(("room", "line"), [("methods", {"-"}), ("baselines", LINES)])
+def test_a_line_in_the_registry_gives_a_method_a_look_of_its_own(
+    monkeypatch, room, line
+):
+    before = {name: plot.style(name) for name in METHODS}
+    for i in range(6):
+        new = ("New", f"fedlib.{room}.new{i}")
+        monkeypatch.setitem(METHODS, f"new{i}", new)
+    after = {name: plot.style(name) for name in METHODS}
+    assert {name: after[name] for name in before} == before
+    assert len({(s.marker, s.line) for s in after.values()}) == len(before) + 6
+    assert {after[f"new{i}"].line for i in range(6)} <= set(line)
+
+
+@pytest.mark.parametrize("group", TOGETHER)
+def test_methods_of_one_paper_differ_in_colour_and_in_marker(group):
+    looks = [plot.style(name) for name in TOGETHER[group].split()]
+    for a, b in combinations(looks, 2):
+        assert a.colour != b.colour, (a.label, b.label)
+        assert a.marker != b.marker, (a.label, b.label)
+
+
+def linear(colour: str) -> np.ndarray:
+    c = np.array(to_rgb(colour))
+    return np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
+
+
+def test_colours_stand_out_from_white_paper():
+    for colour in plot.CYCLE:
+        contrast = 1.05 / (linear(colour) @ [0.2126, 0.7152, 0.0722] + 0.05)
+        assert contrast > 2.0, colour
+
+
+# Machado, Oliveira & Fernandes 2009, severity 1.0, in linear RGB.
+BLIND = {
+    "protan": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deutan": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+}
+
+
+def lab(rgb: np.ndarray) -> np.ndarray:
+    """CIE L*a*b* of linear RGB under D65."""
+    to_xyz = [
+        [0.4124, 0.3576, 0.1805],
+        [0.2126, 0.7152, 0.0722],
+        [0.0193, 0.1192, 0.9505],
+    ]
+    xyz = np.array(to_xyz) @ rgb.clip(0, 1) / [0.9505, 1.0, 1.089]
+    f = np.where(xyz > 216 / 24389, np.cbrt(xyz), (24389 / 27 * xyz + 16) / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+@pytest.mark.parametrize("kind", BLIND)
+def test_colours_stay_apart_for_colour_blind_readers(kind):
+    seen = {c: lab(np.array(BLIND[kind]) @ linear(c)) for c in plot.CYCLE}
+    for a, b in combinations(seen, 2):
+        assert np.linalg.norm(seen[a] - seen[b]) > 9, (a, b)
+
+
+def test_variants_get_a_colour_that_no_method_in_the_figure_has():
+    look = plot.styles(["fedmps", "fedproto", "no soft labels", "no contrast"])
+    assert len({s.colour for s in look.values()}) == 4
+    assert look["fedmps"] == plot.style("fedmps")
+
+
+def test_curves_draw_the_numbers_they_return():
+    df = curve_frame(["fedavg", "fedmps"]).sample(frac=1, random_state=0)
+    df["sd"] = 0.02
+    fig, drawn = plot.curves(df)
+    lines = {line.get_label(): line for line in fig.axes[0].lines}
+    assert list(drawn.columns) == ["method", "round", "accuracy", "sd"]
+    assert set(lines) == {"FedAvg", "FedMPS"}
+    x, y = lines["FedMPS"].get_data()
+    np.testing.assert_array_equal(x, range(6))
+    np.testing.assert_allclose(np.asarray(y, float), 0.1 * np.arange(6) + 0.01)
+    assert lines["FedMPS"].get_color() == plot.style("fedmps").colour
+    assert lines["FedAvg"].get_marker() == plot.style("fedavg").marker
+    fig.draw_without_rendering()
+    assert "20" in [t.get_text() for t in fig.axes[0].get_yticklabels()]
+
+
+def test_curves_have_a_panel_each_and_refuse_doubled_rows():
+    df = curve_frame(["local"])
+    both = pd.concat([df.assign(panel="CIFAR-10"), df.assign(panel="Fashion")])
+    fig, drawn = plot.curves(both)
+    assert [ax.get_title() for ax in fig.axes] == ["CIFAR-10", "Fashion"]
+    assert len(drawn) == 12
+    with pytest.raises(ValueError, match="two rows"):
+        plot.curves(pd.concat([df, df]))
+    with pytest.raises(ValueError, match=r"expected also \['accuracy'\]"):
+        plot.curves(df.drop(columns="accuracy"))
+    with pytest.raises(ValueError, match="no rows"):
+        plot.curves(df.iloc[:0])
+
+
+def test_heatmap_has_clients_across_and_leaves_empty_cells_blank():
+    counts = np.array([[0, 5, 7], [12, 0, 0]])  # 2 clients, 3 classes
+    fig, drawn = plot.heatmap(counts, title="toy", class_names=("a", "b", "c"))
+    ax = fig.axes[0]
+    mesh = ax.collections[0].get_array()
+    assert mesh is not None
+    assert mesh.shape == (3, 2)
+    assert np.ma.getmaskarray(mesh).tolist() == [
+        [True, False],
+        [False, True],
+        [False, True],
+    ]
+    written = {t.get_position(): t.get_text() for t in ax.texts}
+    assert written == {(0.5, 1.5): "5", (0.5, 2.5): "7", (1.5, 0.5): "12"}
+    assert ax.get_xlabel() == "Client"
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["a", "b", "c"]
+    back = drawn.pivot(index="client", columns="class", values="count").to_numpy()
+    np.testing.assert_array_equal(back, counts)
+
+
+def test_counts_are_written_into_large_cells_only():
+    crowded = np.full((60, 10), 1234)
+    assert not plot.heatmap(crowded)[0].axes[0].texts
+    few = plot.heatmap(crowded[:5])[0]
+    assert len(few.axes[0].texts) == 50
+    width = few.axes[0].get_window_extent().width / 5
+    assert all(t.get_window_extent().width < width for t in few.axes[0].texts)
+
+
+def test_heatmaps_share_a_colour_scale_and_refuse_bad_counts():
+    fig, drawn = plot.heatmaps({"a": np.eye(3) * 4, "b": np.eye(3) * 9})
+    assert {ax.collections[0].get_clim() for ax in fig.axes[:2]} == {(0, 9)}
+    sums = {name: part["count"].sum() for name, part in drawn.groupby("panel")}
+    assert sums == {"a": 12, "b": 27}
+    with pytest.raises(ValueError, match=r"counts\['a'\]: got shape \(3,\)"):
+        plot.heatmaps({"a": [1, 2, 3]})
+    with pytest.raises(ValueError, match="negative"):
+        plot.heatmap([[1, -1]])
+    with pytest.raises(ValueError, match="class_names: got 1 names, expected 2"):
+        plot.heatmap([[1, 1]], class_names=["a"])
+
+
+def test_bars_have_the_given_heights_and_no_bar_for_missing():
+    df = pd.DataFrame(
+        {"run": ["fedavg", "moon", "fedmps"], "share": [0.5, np.nan, 0.8], "sd": 0.1}
+    )
+    fig, drawn = plot.bars(df, x="run", y="share")
+    ax = fig.axes[0]
+    heights = [bar.get_height() for bar in rectangles(ax)]
+    np.testing.assert_array_equal(heights, [0.5, 0.8])
+    middles = [bar.get_x() + bar.get_width() / 2 for bar in rectangles(ax)]
+    np.testing.assert_allclose(middles, [0, 2])
+    whiskers = ax.collections[0].get_segments()
+    np.testing.assert_allclose(whiskers[0], [[0, 0.4], [0, 0.6]])
+    np.testing.assert_allclose(whiskers[-1], [[2, 0.7], [2, 0.9]])
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["FedAvg", "MOON", "FedMPS"]
+    assert drawn["share"].isna().tolist() == [False, True, False]
+
+
+def test_grouped_bars_stand_side_by_side_with_one_legend_entry_each():
+    rows = [(f"n = {n}", m, 0.1 * n) for n in (3, 4) for m in ("fedproto", "fedmps")]
+    df = pd.DataFrame(rows, columns=["ways", "method", "accuracy"])
+    fig, _ = plot.bars(df, x="ways", y="accuracy", group="method")
+    edges = sorted(
+        (b.get_x(), b.get_x() + b.get_width()) for b in rectangles(fig.axes[0])
+    )
+    assert len(edges) == 4
+    assert all(a[1] <= b[0] for a, b in pairwise(edges))
+    assert [t.get_text() for t in fig.legends[0].get_texts()] == ["FedProto", "FedMPS"]
+
+
+def test_scatter_draws_points_and_present_prototypes():
+    points, labels = np.arange(8.0).reshape(4, 2), np.array([0, 0, 2, 2])
+    prototypes = np.array([[1.0, 2.0], [np.nan, np.nan], [5.0, 6.0]])
+    fig, drawn = plot.scatter(points, labels, prototypes=prototypes, title="toy")
+    stars = drawn[drawn["kind"] == "prototype"]
+    assert stars["label"].tolist() == [0, 2]
+    assert list(zip(stars["x"], stars["y"], strict=True)) == [(1, 2), (5, 6)]
+    shown = np.concatenate(
+        [np.asarray(c.get_offsets()) for c in fig.axes[0].collections]
+    )
+    assert len(shown) == 6
+    assert [t.get_text() for t in fig.legends[0].get_texts()] == ["0", "2"]
+    _, several = plot.scatter(
+        points, labels, prototypes=prototypes[[0, 2]], prototype_labels=[2, 2]
+    )
+    assert several["label"].tolist() == [0, 0, 2, 2, 2, 2]
+    with pytest.raises(ValueError, match=r"expected \[n, 2\], \[n\]"):
+        plot.scatter(points, labels[:3])
+
+
+DRAW = {
+    "curves": lambda: plot.curves(curve_frame(["fedavg", "fedmps"])),
+    "heatmap": lambda: plot.heatmap(np.arange(6).reshape(2, 3)),
+    "bars": lambda: plot.bars(curve_frame(["local"], 1), x="method", y="accuracy"),
+    "scatter": lambda: plot.scatter(np.eye(2), [0, 1], prototypes=np.ones((2, 2))),
+}
+
+
+@pytest.mark.parametrize("kind", DRAW)
+def test_files_have_equal_bytes_after_a_display_and_when_drawn_again(
+    kind, tmp_path: Path
+):
+    fig, df = DRAW[kind]()
+    first = plot.save(fig, df, tmp_path / "first")
+    fig.savefig(tmp_path / "shown.png", dpi=90, bbox_inches="tight")
+    second = plot.save(fig, df, tmp_path / "second")
+    with mpl.rc_context({"font.size": 20, "pdf.fonttype": 3, "lines.linewidth": 9}):
+        third = plot.save(*DRAW[kind](), tmp_path / "v1.2")
+    assert [p.name for p in third] == ["v1.2.png", "v1.2.pdf", "v1.2.csv"]
+    for a, b, c in zip(first, second, third, strict=True):
+        assert a.read_bytes() == b.read_bytes() == c.read_bytes()
+    png, pdf, csv = (p.read_bytes() for p in first)
+    assert png.startswith(b"\x89PNG")
+    assert int.from_bytes(png[16:20], "big") == 700  # 3.5 in at 200 dpi
+    assert pdf.startswith(b"%PDF")
+    assert b"Software" not in png
+    assert b"Matplotlib" not in png + pdf
+    assert b"CreationDate" not in pdf
+    read = pd.read_csv(first[2])
+    pd.testing.assert_frame_equal(read, df, check_dtype=False, rtol=1e-9)
+    assert csv.endswith(b"\n")
+
+
+def test_curves_and_bars_keep_the_columns_that_they_are_given():
+    df = curve_frame(["fedavg", "fedmps"]).assign(panel="one", sd=0.5)
+    names = {"round": "step", "accuracy": "decibels", "method": "run", "panel": "place"}
+    named = df.rename(columns=names)
+    fig, drawn = plot.curves(named, x="step", y="decibels", line="run", panel="place")
+    assert list(drawn) == ["place", "run", "step", "decibels", "sd"]
+    same, _ = plot.curves(df)
+    for a, b in zip(fig.axes[0].lines, same.axes[0].lines, strict=True):
+        np.testing.assert_array_equal(a.get_xydata(), b.get_xydata())
+    assert fig.axes[0].get_title() == "one"
+    with pytest.raises(ValueError, match=r"expected also \['accuracy'\]"):
+        plot.curves(named, x="step", line="run")
+    table = pd.DataFrame({"size": ["s", "m"], "kilobytes": [3.0, 4.0], "way": "up"})
+    fig, drawn = plot.bars(table, x="size", y="kilobytes", group="way", percent=False)
+    assert list(drawn) == ["size", "way", "kilobytes"]
+    assert [bar.get_height() for bar in rectangles(fig.axes[0])] == [3.0, 4.0]
+    _, drawn = plot.heatmaps({"a": [[1, 2]]}, value="share")
+    assert drawn["share"].tolist() == [1, 2]
+
+
+def test_lines_keep_the_columns_that_they_are_given():
+    rows = [("A", n, w, 10.0 * n) for n in (1, 2, 3) for w in ("up", "down")]
+    df = pd.DataFrame(rows, columns=["place", "clients", "way", "kilobytes"])
+    fig, drawn = panels.lines(
+        df, x="clients", y="kilobytes", line="way", panel="place", percent=False
+    )
+    assert list(drawn) == ["place", "clients", "way", "kilobytes"]
+    assert fig.axes[0].get_xlabel() == "clients"
+    for line in fig.axes[0].lines[:1]:
+        np.testing.assert_array_equal(line.get_xydata(), [[1, 10], [2, 20], [3, 30]])
+    with pytest.raises(ValueError, match="two rows"):
+        panels.lines(df, x="clients", y="kilobytes", line="place", panel="place")
+
+
+def test_committed_numbers_are_called_what_they_are():
+    """A column ``accuracy`` holds shares or percent, and bars have real names."""
+    files = sorted((ROOT / "figures").rglob("*.csv"))
+    assert len(files) > 50
+    for path in files:
+        df = pd.read_csv(path)
+        assert not {"label", "group", "value"} <= set(df), path
+        if "accuracy" in df:
+            assert df["accuracy"].dropna().between(0, 100).all(), path

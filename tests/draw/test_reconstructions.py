@@ -1,0 +1,89 @@
+"""Grids of images and curves of losses: the numbers that are drawn."""
+
+import math
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import pytest
+import torch
+
+from fedlib.draw import plot, reconstructions
+
+
+@pytest.fixture(autouse=True)
+def _closed():
+    yield
+    plt.close("all")
+
+
+def test_grid_returns_grey_values_of_every_picture():
+    a = torch.tensor([[[[-1.0, 1.0]]], [[[0.0, 0.2]]]])  # [2, 1, 1, 2]
+    fig, drawn = reconstructions.grid(
+        {"True": {"Image": a}, "Found": {"Low\nlevel": -a, "High": a}}, ["cat", "dog"]
+    )
+    assert list(drawn) == [
+        *("row", "y", "x", "channel"),
+        *("True: Image", "Found: Low level", "Found: High"),
+    ]
+    assert drawn["row"].tolist() == ["cat", "cat", "dog", "dog"]
+    assert drawn["x"].tolist() == [0, 1, 0, 1]
+    assert drawn["True: Image"].tolist() == [0, 255, 128, 153]
+    assert drawn["Found: Low level"].tolist() == [255, 0, 128, 102]
+    assert len(fig.axes) == 6
+    assert [ax.get_title() for ax in fig.axes if ax.get_title()] == [
+        "Image",
+        "Low\nlevel",
+        "High",
+    ]
+
+
+def test_colours_are_kept_and_many_columns_fit_the_page():
+    x = torch.rand(2, 3, 4, 4) * 2 - 1
+    columns = {str(i): x for i in range(12)}
+    fig, drawn = reconstructions.grid({"": columns}, ["a", "b"])
+    assert fig.get_figwidth() <= plot.PAGE + 1e-9
+    assert len(drawn) == 2 * 4 * 4 * 3
+    at = drawn.query("row == 'b' and y == 1 and x == 2 and channel == 0")["5"].item()
+    assert at == round((float(x[1, 0, 1, 2]) + 1) * 127.5)
+    for ax in fig.axes:
+        box = ax.get_position()
+        assert 0 <= box.x0 < box.x1 <= 1
+        assert 0 <= box.y0 < box.y1 <= 1
+
+
+def test_pictures_of_several_shapes_are_refused():
+    x = torch.zeros(2, 1, 8, 8)
+    with pytest.raises(ValueError, match="groups: got shapes"):
+        reconstructions.grid({"": {"a": x, "b": x[:1]}}, ["a", "b"])
+    with pytest.raises(ValueError, match="expected one, of 3 images"):
+        reconstructions.grid({"": {"a": x}}, ["a", "b", "c"])
+
+
+def test_losses_are_means_over_seeds():
+    rows = [("B", "Low", step, seed, step + seed) for seed in (0, 2) for step in (1, 2)]
+    rows += [("A", "Low", 1, 0, -1.0)]
+    df = pd.DataFrame(rows, columns=["panel", "curve", "step", "seed", "loss"])
+    fig, drawn = reconstructions.losses(df, labels={"B": "Error"})
+    assert drawn["loss"].tolist() == [2, 3, -1]
+    assert drawn["sd"].tolist()[:2] == pytest.approx([math.sqrt(2)] * 2)
+    assert math.isnan(drawn["sd"].iloc[2])
+    assert [ax.get_yscale() for ax in fig.axes] == ["log", "linear"]
+    assert [ax.get_ylabel() for ax in fig.axes] == ["Error", "Loss"]
+    assert fig.axes[0].lines[0].get_linestyle() == "-"
+    named = df.rename(columns={"curve": "features"})
+    _, drawn = reconstructions.losses(named, line="features")
+    assert list(drawn) == ["panel", "features", "step", "loss", "sd"]
+
+
+def test_losses_of_a_methods_variant_are_dashed():
+    df = pd.DataFrame({"panel": "A", "curve": ["fedmps", "other"], "step": 1})
+    fig, _ = reconstructions.losses(df.assign(loss=1.0, seed=0))
+    lines = [line.get_linestyle() for line in fig.axes[0].lines]
+    assert lines[0] == "-" != lines[1]
+
+
+def test_losses_without_a_column_are_refused():
+    with pytest.raises(ValueError, match="lacks \\['panel'\\]"):
+        reconstructions.losses(
+            pd.DataFrame({"curve": ["a"], "step": [1], "loss": [1.0]})
+        )

@@ -1,0 +1,253 @@
+"""Rank-sum test, Cliff's delta, and tables in three forms, against hand-made values."""
+
+import math
+from statistics import NormalDist
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedlib.draw.tables import (
+    compare,
+    escape_latex,
+    escape_markdown,
+    mean_sd,
+    plain,
+    render,
+)
+
+
+def normal_p(x: list[float], y: list[float]) -> float:
+    """Two-sided p of the rank sum from its definition: z = (W - mean) / sd."""
+    ranks = {value: i for i, value in enumerate(sorted(x + y), 1)}  # no ties
+    n, m = len(x), len(y)
+    w = sum(ranks[value] for value in x)
+    z = (w - n * (n + m + 1) / 2) / math.sqrt(n * m * (n + m + 1) / 12)
+    return 2 * (1 - NormalDist().cdf(abs(z)))
+
+
+def test_complete_separation_of_three_and_three_earns_a_star():
+    found = compare([4, 5, 6], [1, 2, 3])
+    assert abs(NormalDist().inv_cdf(1 - found.p / 2) - 1.964) < 5e-4
+    assert round(found.p, 4) == 0.0495
+    assert found.star
+    assert found.cliffs_delta == 1
+    assert found.size == "large"
+
+
+def test_next_ordering_earns_none_and_has_delta_of_seven_ninths():
+    x, y = [6.0, 5.0, 3.0], [4.0, 2.0, 1.0]  # one of nine pairs is the wrong way round
+    found = compare(x, y)
+    assert round(found.p, 3) == 0.127
+    assert found.p == pytest.approx(normal_p(x, y), abs=1e-12)
+    assert not found.star
+    assert found.cliffs_delta == pytest.approx(7 / 9)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "ninths"),
+    [([9, 8, 5], [5, 2, 1], 8), ([1, 5, 9], [2, 4, 9], 0), ([1, 2, 3], [3, 4, 5], -8)],
+)
+def test_cliffs_delta_is_the_double_loop(x, y, ninths):
+    pairs = sum((a > b) - (a < b) for a in x for b in y)
+    assert pairs == ninths
+    assert compare(x, y).cliffs_delta == pytest.approx(ninths / 9)
+    assert compare(y, x).cliffs_delta == pytest.approx(-ninths / 9)
+
+
+@pytest.mark.parametrize(
+    ("more", "size"),
+    [
+        (573, "negligible"),  # delta 0.146
+        (574, "small"),  # 0.148
+        (664, "small"),  # 0.328
+        (666, "medium"),  # 0.332
+        (736, "medium"),  # 0.472
+        (738, "large"),  # 0.476
+    ],
+)
+def test_size_of_delta_changes_at_the_published_thresholds(more, size):
+    x = [1.0] * more + [-1.0] * (1000 - more)
+    found = compare(x, [0.0])
+    assert found.cliffs_delta == pytest.approx((2 * more - 1000) / 1000)
+    assert found.size == size
+
+
+@pytest.mark.parametrize("bad", [[], [[1.0]], [1.0, math.nan], [math.inf]])
+def test_samples_that_cannot_be_compared_are_refused(bad):
+    with pytest.raises(ValueError, match="^x: got"):
+        compare(bad, [1.0])
+    with pytest.raises(ValueError, match="^y: got"):
+        compare([1.0], bad)
+
+
+def test_mean_sd_divides_by_n_or_by_n_minus_one():
+    values = [2.0, 4.0, 9.0]  # squared distances to 5: 9, 1, 16
+    assert mean_sd(values, ddof=0) == pytest.approx((5, math.sqrt(26 / 3)))
+    assert mean_sd(values, ddof=1) == pytest.approx((5, math.sqrt(26 / 2)))
+    one = mean_sd([3.0], ddof=1)
+    assert one.mean == 3
+    assert math.isnan(one.sd)
+    with pytest.raises(ValueError, match="values"):
+        mean_sd([], ddof=0)
+    with pytest.raises(ValueError, match="ddof"):
+        mean_sd([1.0], ddof=2)
+
+
+@pytest.fixture
+def frame() -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "method": ["FedAvg", "MOON", "FedProto", "FedMPS"],
+            "acc": [0.5, np.nan, 0.801, 0.9],
+            "acc_sd": [0.01, np.nan, 0.02, np.nan],
+            "floats": [40.0, 30.0, 10.0, 20.0],
+            "star": [True, False, False, None],
+        }
+    )
+
+
+def test_markdown_marks_best_and_second_and_leaves_missing_empty(frame):
+    made = render(
+        frame,
+        ["acc", "floats"],
+        sd={"acc": "acc_sd"},
+        stars={"acc": "star"},
+        best={"acc": "max", "floats": "min"},
+        digits=1,
+        scale=100,
+    )
+    assert made.markdown.splitlines() == [
+        "| method | acc | floats |",
+        "| --- | ---: | ---: |",
+        r"| FedAvg | 50.0 ± 1.0\* | 4000.0 |",
+        "| MOON |  | 3000.0 |",
+        "| FedProto | <ins>80.1 ± 2.0</ins> | **1000.0** |",
+        "| FedMPS | **90.0** | <ins>2000.0</ins> |",
+    ]
+
+
+def test_latex_is_booktabs_with_escapes(frame):
+    frame["method"] = ["50 % of_a & b", "c^d", "#1 {x} $y$", "[e] ~ a\\b"]
+    made = render(frame, ["acc"], sd={"acc": "acc_sd"}, stars={"acc": "star"}, digits=2)
+    assert made.latex.splitlines() == [
+        r"\begin{tabular}{lrl}",
+        r"\toprule",
+        r"method & acc & floats \\",
+        r"\midrule",
+        r"50 \% of\_a \& b & 0.50 $\pm$ 0.01{*} & 40.0 \\",
+        r"c\textasciicircum{}d &  & 30.0 \\",
+        r"\#1 \{x\} \$y\$ & \underline{0.80 $\pm$ 0.02} & 10.0 \\",
+        r"{[}e] \textasciitilde{} a\textbackslash{}b & \textbf{0.90} & 20.0 \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+
+
+def test_text_is_escaped_character_by_character():
+    assert escape_latex(r"\_%±") == r"\textbackslash{}\_\%$\pm$"
+    assert escape_latex("± α ≤ − |<") == (
+        r"$\pm$ $\alpha$ $\leq$ $-$ \textbar{}\textless{}"
+    )
+    assert escape_markdown("a|b_c*d\n<e>") == r"a\|b\_c\*d \<e\>"
+
+
+def test_csv_keeps_numbers_and_has_empty_fields(frame):
+    made = render(frame, ["acc", "floats"], sd={"acc": "acc_sd"}, scale=100, digits=0)
+    assert made.csv.splitlines() == [
+        "method,acc,acc_sd,floats,star",
+        "FedAvg,0.5,0.01,40,True",
+        "MOON,,,30,False",
+        "FedProto,0.801,0.02,10,False",
+        "FedMPS,0.9,,20,",
+    ]
+    assert made.csv == frame.to_csv(index=False, float_format="%.10g")
+
+
+def marks(values: list, **options) -> str:
+    lines = render(pd.DataFrame({"v": values}), ["v"], **options).markdown.splitlines()
+    code = {"**": "b", "<i": "u"}
+    return "".join(code.get(line[2:4], "-") for line in lines[2:])
+
+
+def test_ties_share_their_mark_as_printed():
+    assert marks([3.0, 3.0, 2.0, 2.0, 1.0]) == "bbuu-"
+    assert marks([3.0, 3.0, 2.0, 2.0, 1.0], best={"v": "min"}) == "--uub"
+    assert marks([0.8012, 0.8049, 0.7]) == "bbu"  # both print 0.80
+    assert marks([0.8012, 0.8049, 0.7], digits=3) == "ub-"
+    assert marks([1.0, 1.0]) == "bb"
+
+
+def test_nothing_is_marked_without_a_competitor_or_by_wish():
+    assert marks([1.0, None]) == "--"
+    assert marks([1.0, 2.0], best={}) == "--"
+
+
+def test_zero_is_printed_as_zero_and_never_stands_for_missing():
+    made = render(pd.DataFrame({"v": [0.0, None, -0.001]}), ["v"], best={})
+    assert made.markdown.splitlines()[2:] == ["| 0.00 |", "|  |", "| 0.00 |"]
+    assert r"0.00 \\" + "\n \\\\\n0.00" in made.latex
+
+
+def test_wrong_columns_and_values_are_named(frame):
+    with pytest.raises(ValueError, match=r"\['accuracy'\]"):
+        render(frame, ["accuracy"])
+    with pytest.raises(ValueError, match=r"\['floats'\]"):
+        render(frame, ["acc"], best={"floats": "min"})
+    with pytest.raises(ValueError, match=r"best\['acc'\]: got 'lower'"):
+        render(frame, ["acc"], best={"acc": "lower"})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="method: got 'FedAvg'"):
+        render(frame, ["method"])
+    with pytest.raises(ValueError, match="v: got inf"):
+        render(pd.DataFrame({"v": [math.inf]}), ["v"])
+
+
+def test_the_best_is_marked_in_each_block_of_rows():
+    rows = [("a", "x", 1.0), ("a", "y", 2.0), ("b", "x", 9.0), ("b", "y", 8.0)]
+    df = pd.DataFrame(rows, columns=["dataset", "method", "mean"])
+    found = render(df, ["mean"], blocks=["dataset"]).markdown
+    assert [line for line in found.splitlines() if "**" in line] == [
+        "| a | y | **2.00** |",
+        "| b | x | **9.00** |",
+    ]
+    with pytest.raises(ValueError, match=r"columns: got \['data'\]"):
+        render(df, ["mean"], blocks=["data"])
+
+
+def test_rows_without_a_value_of_the_setting_are_one_block():
+    df = pd.DataFrame({"alpha": [0.1, np.nan, np.nan], "mean": [1.0, 2.0, 3.0]})
+    marked = render(df, ["mean"], best={"mean": "max"}, blocks=["alpha"])
+    assert "**3.00**" in marked.markdown
+    assert "<ins>2.00</ins>" in marked.markdown
+
+
+def test_a_csv_holds_names_and_print_has_titles():
+    frame = pd.DataFrame({"dataset": ["cifar10", None], "mean": [1.0, 2.0]})
+    titles = {"dataset": {"cifar10": "CIFAR-10"}.get, "method": str.upper}
+    made = render(frame, ["mean"], names=titles)
+    assert made.csv.splitlines()[1:] == ["cifar10,1", ",2"]
+    for text in (made.markdown, made.latex):
+        assert "CIFAR-10" in text
+        assert "cifar10" not in text
+        assert "None" not in text
+
+
+def test_a_written_table_reads_as_aligned_text():
+    names = {
+        "kind": ["a|b*", "ends in \\", ""],
+        "x": [1.0, 22.25, None],
+        "n": [3, 4, 5],
+    }
+    shown = render(pd.DataFrame(names), ["x"], digits=1)
+    assert plain(shown.markdown) == (
+        "kind              x  n\n"
+        "a|b*          _1.0_  3\n"
+        "ends in \\  **22.2**  4\n"
+        "                     5\n"
+    )
+
+
+@pytest.mark.parametrize("text", ["", "words", "| a |\n| --- |\n| 1 | 2 |\n"])
+def test_what_is_no_table_is_refused(text):
+    with pytest.raises(ValueError, match="expected one table"):
+        plain(text)

@@ -1,0 +1,215 @@
+"""The leaderboard: its grid of runs, its numbers by hand, and its figures."""
+
+import functools
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+
+import fedlib
+from fedlib.core.log import Log
+from fedlib.draw.plot import style
+from fedlib.papers.ours import leaderboard, leaderboard_plots
+from fedlib.registry import METHODS
+from fedlib.runs.results import Result
+
+GRID = {
+    "dataset": "digits",
+    "methods": ["local", "fedavg"],
+    "partitions": ["nid1", "lda"],
+    "clients": 3,
+    "rounds": 2,
+    "server_steps": 10,
+    "seeds": [0],
+}
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    """Draw off screen and leave no figure open."""
+    mpl.use("Agg")
+    yield
+    plt.close("all")
+
+
+def test_specs_are_partitions_by_methods_by_seeds():
+    specs = leaderboard.specs(GRID | {"seeds": [0, 7]})
+    assert [(s.partition.scheme, s.method, s.seed) for s in specs] == [
+        (p, m, s) for p in ("nid1", "lda") for m in ("local", "fedavg") for s in (0, 7)
+    ]
+    setting = leaderboard.SETTINGS["digits"]
+    for spec in specs:
+        assert (spec.net, spec.training) == (setting.net, setting.training)
+        assert (spec.clients, spec.rounds, spec.eval_every) == (3, 2, 2)
+        assert spec.test == "full"
+        assert spec.embedding is None
+
+
+def test_no_methods_means_all_and_servers_keep_to_the_budget():
+    specs = leaderboard.specs(GRID | {"methods": [], "partitions": ["two_class"]})
+    hp = {s.method: s.hp for s in specs}
+    assert list(hp) == list(METHODS)
+    assert hp["fedpa"]["generator_steps"] == 10  # of 50
+    assert hp["fedhpro"]["hyper_steps"] == 10  # of 30
+    assert hp["fedtgp"]["server_epochs"] == 100  # they cost little: not cut
+    roomy = leaderboard.specs(GRID | {"methods": ["fedpa"], "server_steps": 80})
+    assert roomy[0].hp["generator_steps"] == 50
+    assert hp["gfpl"]["first_exchange"] == hp["gfpl"]["exchange_every"] == 1
+    longer = leaderboard.specs(GRID | {"methods": ["gfpl"], "rounds": 15})
+    assert longer[0].hp["first_exchange"] == longer[0].hp["exchange_every"] == 3
+    units = [s.method for s in specs if s.embedding == "unit"]
+    assert units == ["fedmps"]
+
+
+@pytest.mark.parametrize("dataset", leaderboard.SETTINGS)
+def test_every_partition_has_a_printed_name(dataset):
+    assert list(leaderboard.SETTINGS[dataset].partitions) == list(
+        leaderboard.PARTITIONS
+    )
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(ValueError, match="dataset: got 'mnits', expected one of"):
+        leaderboard.specs(GRID | {"dataset": "mnits"})
+    with pytest.raises(ValueError, match=r"partitions: got \['iid'\], expected some"):
+        leaderboard.specs(GRID | {"partitions": ["lda", "iid"]})
+    with pytest.raises(ValueError, match="did you mean 'fedavg'"):
+        leaderboard.specs(GRID | {"methods": ["fedavgg"]})
+
+
+def made_up(method: str, partition: str, right: list[int], **more: Tensor) -> Result:
+    """Return a result of three clients with ten test samples, the third with none."""
+    spec = leaderboard.specs(GRID | {"methods": [method], "partitions": [partition]})
+    method_rule = "personal/head_all" if method == "local" else "global/head_all"
+    log = {
+        f"accuracy/{method_rule}": torch.tensor([[0, 0, 0], right]),
+        "samples": torch.tensor([[10, 10, 0], [10, 10, 0]]),
+        "full_samples": torch.tensor([[20], [20]]),
+    }
+    return Result(spec[0], "key", Log.of(log | more))
+
+
+def boards() -> list[Result]:
+    """Return local and FedAvg on two partitions.
+
+    FedAvg sends 600 floats and 30 integers up in each of two rounds, and 300 floats
+    down in the second: (1500 * 4 + 60 * 8) / 3 clients = 2160 bytes each.
+    """
+    sent = {
+        "sent/up/model": torch.tensor([[600, 30], [600, 30]]),
+        "sent/down/model": torch.tensor([[0, 0], [300, 0]]),
+    }
+    whole = {"full/global/head_all": torch.tensor([[0], [15]])}
+    return [
+        made_up("local", "nid1", [9, 7, 0]),
+        made_up("fedavg", "nid1", [5, 5, 0], **sent, **whole),
+        made_up("local", "lda", [6, 6, 0]),
+        made_up("fedavg", "lda", [6, 6, 0], **sent, **whole),
+    ]
+
+
+def test_table_and_overall_by_hand():
+    frame = leaderboard.table(boards())
+    nid1, lda = leaderboard.PARTITIONS["nid1"], leaderboard.PARTITIONS["lda"]
+    assert frame["partition"].tolist() == [nid1, nid1, lda, lda]
+    assert frame["method"].tolist() == ["local", "fedavg"] * 2
+    assert frame["rule"].tolist() == ["personal/head_all", "global/head_all"] * 2
+    assert frame["own"].tolist() == pytest.approx([0.8, 0.5, 0.6, 0.6])
+    nothing = float("nan")
+    np.testing.assert_allclose(frame["whole"], [nothing, 0.75, nothing, 0.75])
+    np.testing.assert_allclose(frame["megabytes"], [0, 0.00216, 0, 0.00216])
+    means = leaderboard.overall(frame).set_index("method")
+    assert means.index.tolist() == ["local", "fedavg"]  # best mean rank first
+    assert means["own"].tolist() == pytest.approx([0.7, 0.55])
+    assert means["rank"].tolist() == [1.25, 1.75]  # 1 and 2, then 1.5 each
+    assert means.loc["fedavg", "whole"] == pytest.approx(0.75)
+    assert means["megabytes"].tolist() == pytest.approx([0, 0.00216])
+
+
+def test_seeds_are_averaged():
+    first, other = (
+        made_up("local", "lda", [6, 6, 0]),
+        made_up("local", "lda", [8, 6, 0]),
+    )
+    frame = leaderboard.table([first, other])
+    assert frame["own"].tolist() == pytest.approx([0.65])
+
+
+@functools.cache
+def real_run(method: str) -> Result:
+    return fedlib.run(leaderboard.specs(GRID | {"methods": [method]})[0])
+
+
+def test_megabytes_of_a_real_run_by_hand():
+    """FedAvg: the model and its BatchNorm statistics both ways, a count of samples."""
+    net = fedlib.federation(real_run("fedavg").spec).ctx.net
+    held = net.init(torch.Generator()).values()
+    floats = sum(v.numel() for v in held if v.is_floating_point())
+    ints = sum(v.numel() for v in held if not v.is_floating_point())
+    each_round = 4 * 2 * floats + 8 * (2 * ints + 1)
+    assert leaderboard.megabytes(real_run("fedavg")) == 2 * each_round / 1e6
+    assert leaderboard.megabytes(real_run("local")) == 0
+
+
+def test_a_real_run_fills_the_table():
+    row = leaderboard.table([real_run("fedavg")]).iloc[0]
+    log = real_run("fedavg").log
+    rate = log.accuracy["global/head_all"][-1] / log.samples[-1]
+    assert row["own"] == pytest.approx(float(rate.nanmean()))
+    whole = log.full["global/head_all"][-1, 0] / log.full_samples[-1, 0]
+    assert row["whole"] == pytest.approx(float(whole))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[0.5] * 6, [0.0, 0.01, 0.02, 0.9], [0.98, 0.99, 1.0], [0.3, 0.1, 0.2], [0.4]],
+    ids=str,
+)
+def test_labels_keep_their_order_and_their_gaps(values):
+    placed = leaderboard_plots._spread(np.array(values), 0.1, 0.0, 1.0)
+    order = np.argsort(values)
+    assert (np.diff(placed[order]) >= 0.1 - 1e-6).all()
+    assert placed.min() >= -1e-9
+    assert placed.max() <= 1 + 1e-9
+
+
+def test_labels_with_room_stay():
+    values = np.array([0.5, 0.1, 0.9])
+    placed = leaderboard_plots._spread(values, 0.1, 0.0, 1.0)
+    np.testing.assert_array_equal(placed, values)
+
+
+def test_bytes_page_draws_the_numbers_it_returns():
+    frame = leaderboard.table(boards())
+    means = leaderboard.overall(frame)
+    fig, drawn = leaderboard_plots.bytes_page(frame, means)
+    names = ["mean", *dict.fromkeys(frame["partition"])]
+    panels = [ax for part in fig.subfigs for ax in part.axes]
+    assert len(panels) == len(names) == 3
+    for ax, name in zip(panels, names, strict=True):
+        rows = drawn[drawn["partition"] == name].set_index("method")
+        line, point = sorted(ax.lines, key=lambda one: one.get_linestyle() == "None")
+        local, fedavg = rows.loc["local"], rows.loc["fedavg"]
+        assert np.asarray(line.get_ydata()).tolist() == [local["own"]] * 2
+        assert np.asarray(point.get_xdata()).tolist() == [fedavg["megabytes"]]
+        assert np.asarray(point.get_ydata()).tolist() == [fedavg["own"]]
+        assert point.get_color() == style("fedavg").colour
+    labels = {text.get_text() for text in panels[0].texts}
+    assert labels == {"FedAvg", "Local (sends nothing)"}
+
+
+def test_ranks_writes_the_numbers_it_returns():
+    frame = leaderboard.table(boards())
+    fig, drawn = leaderboard_plots.ranks(frame, leaderboard.overall(frame))
+    own, whole = fig.axes
+    assert [t.get_text() for t in own.texts] == ["80.0", "60.0", "50.0", "60.0"]
+    assert [t.get_text() for t in whole.texts] == ["75.0", "75.0"]
+    assert [t.get_text() for t in own.get_yticklabels()] == ["Local", "FedAvg"]
+    bold = [t.get_text() for t in own.texts if t.get_fontweight() == "bold"]
+    assert bold == ["80.0", "60.0", "60.0"]
+    columns = ["partition", "method", "rule", "own", "whole"]
+    pd.testing.assert_frame_equal(drawn, frame.loc[:, columns])

@@ -1,0 +1,259 @@
+"""The papers' settings of every data set: legal, as the sheets say, and runnable."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedlib import data, papers, registry
+from fedlib.core import nets
+from fedlib.data import Transform
+from fedlib.partitions import LDA, NID1, CappedDirichlet, DomainSkew, NwayKshot, Users
+from fedlib.runs import runner
+from fedlib.runs.federation import federation
+from tests.conftest import TOY
+from tests.data.test_leaf import users, write, write_faces
+
+ALL = [(paper, name) for paper, sets in papers.PAPERS.items() for name in sets]
+
+
+def here(paper: str, dataset: str, method: str = "fedavg", **changes):
+    if dataset not in data.DATASETS:
+        pytest.skip(f"{dataset} is not among the data sets")
+    return papers.setting(paper, dataset, method, **changes)
+
+
+@pytest.mark.parametrize(("paper", "dataset"), ALL)
+def test_every_protocol_is_legal_and_its_net_takes_the_images(paper, dataset):
+    for method in ("fedavg", paper):
+        spec = here(paper, dataset, method)
+        assert spec.dataset == dataset
+        assert spec.clients * spec.participation >= 1
+    entry = data.DATASETS[dataset]
+    channels, *size = entry.shape
+    side = spec.transform.side if spec.transform else None
+    height, width = (side, side) if side else size
+    classes = entry.classes or 10
+    with torch.device("meta"):
+        net = nets.build(spec.net, (channels, height, width), classes)
+        out = net.module.eval()(torch.zeros(2, *net.shape))
+    assert out.logits.shape == (2, classes)
+
+
+# net, rounds, clients, clients per round, batch, epochs, learning rate, test
+SHEETS = {
+    ("fedmps", "flowers"): ("lenet", 400, 20, 20, 8, 1, 0.01, "clients"),
+    ("fedmps", "defungi"): ("lenet", 800, 20, 20, 8, 1, 0.01, "clients"),
+    ("fedmps", "realwaste"): ("lenet", 6000, 20, 20, 8, 1, 0.01, "clients"),
+    ("fedmps", "femnist"): ("femnist_cnn", 1000, 20, 20, 8, 1, 0.01, "clients"),
+    ("gfpl", "femnist"): ("femnist_cnn", 110, 20, 20, 4, 1, 0.01, "clients"),
+    ("gfpl", "cifar100"): ("resnet18", 80, 20, 20, 32, 1, 0.01, "clients"),
+    ("fedpa", "emnist"): ("fedpa_cnn", 200, 20, 10, 32, 1, 1e-4, "pooled"),
+    ("fedpa", "celeba"): ("fedpa_cnn_celeba", 200, 20, 10, 32, 1, 3e-4, "pooled"),
+    ("fedhpro", "cifar100"): ("resnet10", 100, 10, 10, 64, 10, 0.1, "full"),
+    ("fedhpro", "tiny_imagenet"): ("resnet10", 100, 10, 10, 64, 10, 0.1, "full"),
+    ("fedhpro", "ham10000"): ("resnet10", 100, 10, 10, 64, 10, 0.1, "full"),
+    ("fedhpro", "digits_domains"): ("resnet10", 100, 20, 20, 64, 10, 0.01, "groups"),
+    ("fedhpro", "office_caltech"): ("resnet10", 100, 10, 10, 64, 10, 0.01, "groups"),
+    ("fedpg", "cifar100"): ("resnet50", 200, 100, 10, 64, 3, 0.1, "full"),
+    ("fedpg", "femnist_writers"): ("convnet5", 400, 200, 10, 64, 1, 0.1, "pooled"),
+}
+
+
+@pytest.mark.parametrize(("paper", "dataset"), SHEETS)
+def test_settings_of_the_sheets(paper, dataset):
+    spec = here(paper, dataset)
+    training = spec.training
+    assert (
+        spec.net,
+        spec.rounds,
+        spec.clients,
+        round(spec.clients * spec.participation),
+        training.batch_size,
+        training.local_epochs,
+        training.learning_rate,
+        spec.test,
+    ) == SHEETS[paper, dataset]
+
+
+def test_gradients_are_clipped_in_fedpgs_settings_alone():
+    """The norm stands beside the learning rate in the notebook that both come from."""
+    found = {p.training.clip for p in papers.PAPERS["fedpg"].values()}
+    others = {
+        protocol.training.clip
+        for paper, protocols in papers.PAPERS.items()
+        for protocol in protocols.values()
+        if paper != "fedpg"
+    }
+    assert (found, others) == ({5.0}, {None})
+
+
+def test_partitions_of_the_sheets():
+    found = {pair: papers.PAPERS[pair[0]][pair[1]].partition for pair in SHEETS}
+    digits = DomainSkew(per_domain=(3, 6, 6, 5), share=0.01, every_class=False)
+    wanted = {
+        ("gfpl", "femnist"): NwayKshot(shots=92, test_shots=15, spread=1, block=93),
+        ("gfpl", "cifar100"): NwayKshot(test_shots=5, spread=2, overlap="wrap"),
+        ("fedpa", "emnist"): CappedDirichlet(alpha=0.1, ratio=0.1, min_size=260),
+        ("fedpa", "celeba"): Users(users_per_client=10),
+        ("fedhpro", "cifar100"): NID1(alpha=0.5),
+        # MNIST, USPS, SVHN, SYN
+        ("fedhpro", "digits_domains"): digits,
+        # Caltech, Amazon, Webcam, DSLR
+        ("fedhpro", "office_caltech"): DomainSkew(per_domain=(3, 2, 2, 3), share=0.2),
+        ("fedpg", "cifar100"): LDA(alpha=0.1),
+        ("fedpg", "femnist_writers"): Users(users_per_client=1),
+    }
+    assert {pair: found[pair] for pair in wanted} == wanted
+    tail = here("fedhpro", "cifar10", imbalance=50)  # CIFAR10-LT
+    assert (tail.imbalance, tail.partition) == (50, NID1(alpha=0.5))
+
+
+def test_transforms_of_papers():
+    hpro = Transform(
+        mean=(0.4914, 0.4822, 0.4465),
+        std=(0.2023, 0.1994, 0.2010),
+        padding=4,
+        flip=True,
+    )
+    pg = Transform(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616))
+    found = {
+        (paper, name): here(paper, name).transform
+        for paper, name in ALL
+        if name in ("cifar10", "cifar100", "fashion", "emnist", "celeba", "digits")
+        or name == "femnist_writers"
+    }
+    assert found == {
+        ("gfpl", "cifar10"): None,
+        ("gfpl", "cifar100"): None,
+        ("gfpl", "digits"): None,
+        ("fedpa", "fashion"): Transform(mean=(0.5,), std=(0.5,)),
+        ("fedpa", "emnist"): Transform(mean=(0.5,), std=(0.5,)),
+        ("fedpa", "celeba"): Transform(mean=(0.0,) * 3, std=(1 / 255,) * 3),
+        ("fedpa", "digits"): None,
+        ("fedmps", "cifar10"): None,
+        ("fedmps", "fashion"): None,
+        ("fedmps", "digits"): None,
+        ("fedhpro", "cifar10"): hpro,
+        ("fedhpro", "cifar100"): hpro,
+        ("fedhpro", "digits"): None,
+        ("fedpg", "cifar10"): pg,
+        ("fedpg", "cifar100"): pg,
+        ("fedpg", "femnist_writers"): Transform(mean=(0.1307,), std=(0.3081,), side=64),
+        ("fedpg", "digits"): None,
+    }
+    own = papers.fedpg("femnist_writers", "fedavg", transform={"side": 32})
+    assert own.transform == Transform(side=32)
+
+
+def test_fedpa_on_faces(source):
+    write_faces(source)
+    scheme = {"users_per_client": 1}
+    changes = {"rounds": 1, "clients": 2, "participation": 1.0, "partition": scheme}
+    spec = papers.fedpa("celeba", "fedpa", hp=TOY["fedpa"], **changes)
+    fed = federation(spec)
+    assert float(fed.train.x.max()) > 200  # pixels as they are
+    result = runner.run(spec)
+    assert result.accuracy("global", "head_all", "pooled").shape == (1, 1)
+
+
+def test_fedpg_on_writers(source):
+    both = {"a.json": users({f"f{n}": 6 for n in range(5)})}
+    for split in ("train", "test"):
+        write(source / "femnist_writers" / split, both)
+    changes = {"rounds": 1, "clients": 3, "participation": 1.0}
+    spec = papers.fedpg("femnist_writers", "fedpg", hp=TOY["fedpg"], **changes)
+    fed = federation(spec)
+    assert fed.train.x.shape == (18, 1, 64, 64)
+    assert fed.ctx.net.embedding_sizes()[1] == 512
+    result = runner.run(spec)
+    assert float(result.log.samples.sum()) == 18
+
+
+@pytest.mark.parametrize("name", papers.PAPERS)
+def test_builders_take_the_place_of_the_packages_of_their_name(name):
+    """The package stays importable, whatever of it is imported later."""
+    __import__(f"fedlib.papers.{name}.presets")
+    build = getattr(papers, name)
+    assert build is papers.BUILDERS[name]
+    assert build("digits", "local") == papers.setting(name, "digits", "local")
+
+
+@pytest.mark.parametrize("name", papers.PAPERS)
+def test_presets_are_of_methods_data_sets_and_fields_that_exist(name):
+    paper = papers.TABLES[name]
+    for table in (paper.presets, paper.training):
+        assert set(table) <= set(registry.METHODS)
+        assert {d for rows in table.values() for d in rows} <= {*paper.protocols, "*"}
+    for method in {*paper.presets, *paper.training}:
+        for dataset in paper.protocols:
+            papers.BUILDERS[name](dataset, method)  # refuses unknown fields
+
+
+SIXTH = {
+    "__init__": """
+        from fedlib.papers.sixth.protocols import PAPER, sixth
+    """,
+    "protocols": """
+        from fedlib.papers.protocol import Paper, Protocol, spec_of
+        from fedlib.papers.source import Source
+        from fedlib.partitions import LDA
+        PRESETS = {"fedprox": {"*": {"prox_weight": 7.0}}}
+        SIXTH = {"digits": Protocol("digits_bn", LDA(alpha=0.3), 9)}
+        PAPER = Paper(SIXTH, PRESETS, sources=(Source("sixth", "table1", "mean"),))
+        def sixth(dataset, method, **changes):
+            return spec_of(PAPER, dataset, method, **changes)
+    """,
+    "special": """
+        from fedlib.papers import study
+        def twice(p):
+            return 2 * study.grid("sixth", p).specs
+        SPECIAL = {"sixth/fig1": twice}
+    """,
+}
+ASKED = """
+from fedlib import papers, study
+from fedlib.rebuild import scoreboard
+p = {"dataset": "digits", "runs": ["fedprox"], "seed": 1}
+(spec,) = study.specs_for("sixth/table1", p)
+assert spec == papers.sixth("digits", "fedprox", seed=1)
+assert spec == papers.setting("sixth", "digits", "fedprox", seed=1)
+assert (spec.hp["prox_weight"], spec.rounds) == (7.0, 9)
+assert study.specs_for("sixth/fig1", p) == [spec, spec]
+assert list(papers.PAPERS)[-1] == scoreboard.SOURCES[-1].paper == "sixth"
+assert papers.fedpg("digits", "fedprox").hp["prox_weight"] == 0.01
+"""
+
+
+def test_a_sixth_paper_is_one_folder_and_one_line(tmp_path: Path):
+    home = Path(papers.__file__).parents[1]
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(home, tmp_path / "fedlib", ignore=ignored)
+    added = tmp_path / "fedlib/papers/sixth"
+    added.mkdir()
+    for name, text in SIXTH.items():
+        lines = [line.removeprefix(" " * 8) for line in text.splitlines()]
+        (added / f"{name}.py").write_text("\n".join(lines))
+    where = tmp_path / "fedlib/papers/__init__.py"
+    last = "from fedlib.papers.fedpg import fedpg as fedpg\n"
+    line = last.replace("fedpg", "sixth")
+    where.write_text(where.read_text().replace(last, last + line))
+    found = subprocess.run(
+        [sys.executable, "-c", ASKED], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert found.returncode == 0, found.stderr
+
+
+def test_papers_are_light_and_no_method_imports_them():
+    code = (
+        "import sys, fedlib.papers; heavy = {'matplotlib', 'fedlib.papers.study'};"
+        "assert not heavy & {*sys.modules}, heavy & {*sys.modules}"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    home = Path(papers.__file__).parents[1]
+    for file in [*home.glob("methods/*.py"), *home.glob("baselines/*.py")]:
+        assert "fedlib.papers" not in file.read_text(), file
+        assert "import papers" not in file.read_text(), file

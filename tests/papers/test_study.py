@@ -1,0 +1,338 @@
+"""Grids: every setting where its field is, every run in its cell, nothing unknown."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from fedlib import papers
+from fedlib.draw import panels as plot_study
+from fedlib.papers import study
+from fedlib.papers.study import Study, grid, labelled, parsed, placed
+from fedlib.rebuild import artefacts
+from fedlib.runs import features, reports, runner
+from fedlib.runs.spec import SettingError
+
+P = {
+    "preset": "quick",
+    "datasets": ["digits"],
+    "runs": ["fedavg", "fedpa:po_dist:mse"],
+    "rounds": 2,
+    "seeds": [0, 1],
+    "generator_steps": 2,
+}
+
+
+def test_a_runs_text_names_method_variant_and_switches():
+    assert parsed("moon") == ("moon", {})
+    assert parsed("fedpa:reference") == ("fedpa", {"variant": "reference"})
+    assert parsed("gfpl:a:1:b:x") == ("gfpl", {"a": "1", "b": "x"})
+    with pytest.raises(ValueError, match="runs: got 'gfpl:a:1:b', expected method"):
+        parsed("gfpl:a:1:b")
+
+
+def test_labels_of_a_list_are_as_printed_and_those_of_a_mapping_as_given():
+    assert labelled(["fedavg", "fedpa:reference", "fedpa:po_dist:mse"]) == {
+        "fedavg": "fedavg",
+        "FedPA (reference)": "fedpa:reference",
+        "FedPA (po_dist=mse)": "fedpa:po_dist:mse",
+    }
+    assert labelled({"without": "local"}) == {"without": "local"}
+
+
+def test_each_setting_goes_where_its_field_is():
+    given = {"rounds": 3, "alpha": 0.2, "local_steps": 4, "generator_steps": 5}
+    found = placed("fedpa", "digits", "fedpa", given | {"adam": True, "net": None})
+    assert found == {
+        "rounds": 3,
+        "adam": True,
+        "partition": {"alpha": 0.2},
+        "training": {"local_steps": 4},
+        "hp": {"generator_steps": 5},
+    }
+    assert placed("fedpa", "digits", "fedavg", given)["rounds"] == 3
+    assert "hp" not in placed("fedpa", "digits", "fedavg", given)
+
+
+def test_a_runs_text_may_set_its_training_too():
+    text = {"slow": "gfpl:align_weight:4:learning_rate:0.5", "fast": "gfpl"}
+    given = {"dataset": "digits", "seed": 0, "learning_rate": 0.2, "runs": text}
+    slow, fast = grid("gfpl", given).specs
+    assert slow.training.learning_rate == 0.5
+    assert slow.hp["align_weight"] == 4.0
+    assert fast.training.learning_rate == 0.2
+    with pytest.raises(SettingError, match="align_weight"):
+        grid("gfpl", given | {"runs": ["fedavg:align_weight:1"]})
+
+
+def test_a_scheme_brings_its_own_settings():
+    given = {"scheme": "two_class"}
+    assert placed("fedpg", "digits", "fedavg", given) == {"partition": given}
+    (spec,) = grid(
+        "fedpg", {"dataset": "digits", "runs": ["fedavg"], "seed": 0, **given}
+    ).specs
+    assert spec.partition.scheme == "two_class"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"alphas": 0.1}, "alphas: no such setting; did you mean 'alpha'"),
+        ({"ruonds": None}, "ruonds: no such setting; did you mean 'rounds'"),
+        ({"sweep": {"alpha": [1]}}, "sweep: no such setting; did you mean 'sweeps'"),
+        (
+            {"sweeps": {"alphas": [None]}},
+            "alphas: no such setting; did you mean 'alpha'",
+        ),
+        ({"seed": 1}, "seed: got seed and seeds, expected one of the two"),
+        ({"scheme": "two_clas"}, "scheme: got 'two_clas'; did you mean 'two_class'"),
+        ({"datasets": ["digit"]}, "dataset: got 'digit', expected one of"),
+        ({"alpha": -1.0}, "partition.alpha: got -1.0"),
+        ({"runs": ["fedpa:po_dist:cosine"]}, "po_dist: got 'cosine'"),
+    ],
+)
+def test_what_is_wrong_is_named(given, told):
+    with pytest.raises((ValueError, SettingError), match=told):
+        grid("fedpa", P | given)
+
+
+def test_what_no_run_sees_is_declared():
+    given = P | {"picture": {"steps": 3}, "watts": 50.0}
+    with pytest.raises(SettingError, match="watts: no such setting"):
+        grid("fedpa", given)
+    assert grid("fedpa", given, ["watts"]).specs == grid("fedpa", P).specs
+
+
+@pytest.mark.parametrize("name", [n for n in artefacts.names() if papers.special(n)])
+def test_runs_that_are_no_grid_refuse_unknown_names_too(name):
+    p = artefacts.prepare(name, "quick").parameters
+    assert study.specs_for(name, p)
+    with pytest.raises(SettingError, match="ruonds: no such setting"):
+        study.specs_for(name, p | {"ruonds": None})
+
+
+def test_the_grid_has_a_run_per_data_set_value_run_and_seed():
+    found = grid("fedpa", P | {"sweeps": {"alpha": [0.5, 5.0], "participation": [0.2]}})
+    cells = found.cells
+    assert len(cells) == len(found.specs) == 3 * 2 * 2
+    for cell, spec in zip(cells.to_dict("records"), found.specs, strict=True):
+        assert spec.seed == cell["seed"]
+        assert spec.method == ("fedavg" if cell["method"] == "fedavg" else "fedpa")
+        swept = {"alpha": spec.partition.alpha, "participation": spec.participation}
+        assert swept[cell["setting"]] == cell["value"]
+        assert spec.rounds == 2
+    both = grid("fedpa", P | {"rounds": {"digits": 7}})
+    assert {s.rounds for s in both.specs} == {7}
+    of = {"sweeps": {"alpha": {"digits": [0.5, 1.0], "fashion": [0.3]}}}
+    each = grid("fedpa", P | of | {"datasets": ["digits", "fashion"], "seeds": [0]})
+    assert [*zip(each.cells["dataset"], each.cells["value"], strict=True)] == [
+        *[("digits", 0.5)] * 2,
+        *[("digits", 1.0)] * 2,
+        *[("fashion", 0.3)] * 2,
+    ]
+
+
+def test_without_settings_a_grid_is_the_papers_protocol():
+    (spec,) = grid(
+        "fedmps", {"dataset": "cifar10", "runs": ["fedntd"], "seed": 1234}
+    ).specs
+    assert spec == papers.fedmps("cifar10", "fedntd")
+
+
+class Fixed:
+    """A result with given accuracies."""
+
+    def __init__(self, spec, best):
+        self.spec, self.best = spec, best
+
+    def summary(self):
+        own = {"last": self.best - 0.01, "best": self.best, "mean_last5": self.best}
+        other = dict.fromkeys(own, 0.99)
+        rows = [(other, False), (own, True)]
+        return pd.DataFrame(
+            [
+                r
+                | {"data": "clients", "std_best": 0.02}
+                | {"best_round": 2, "is_paper_rule": mine}
+                for r, mine in rows
+            ]
+        )
+
+
+@pytest.fixture
+def fixed():
+    found = grid("fedpa", P | {"sweeps": {"alpha": [0.5, 5.0]}})
+    best = [0.50, 0.54, 0.60, 0.60, 0.70, 0.74, 0.80, 0.82]
+    results = [Fixed(s, b) for s, b in zip(found.specs, best, strict=True)]
+    return Study("fedpa", found.cells, results)
+
+
+def test_a_table_has_mean_and_sd_over_seeds_beside_the_papers_numbers(fixed):
+    paper = pd.DataFrame(
+        {
+            "dataset": ["digits", "digits", "mnist"],
+            "method": ["fedavg", "fedavg", "fedavg"],
+            "alpha": [5, 0.5, 0.5],
+            "mean": [70.0, 53.0, 99.0],
+            "sd": [1.5, 0.5, 0.1],
+        }
+    )
+    table = fixed.table("best", paper)
+    assert list(table.columns[:4]) == ["dataset", "alpha", "method", "paper"]
+    first = table.iloc[0]
+    assert first[["dataset", "alpha", "method"]].tolist() == ["digits", 0.5, "fedavg"]
+    assert first["mean"] == pytest.approx(52)
+    assert first["sd"] == pytest.approx(2.8284271)  # of 50 and 54, ddof 1
+    assert first["last"] == pytest.approx(51)
+    assert first["gap"] == pytest.approx(-1)
+    assert first["client_sd"] == pytest.approx(2)
+    assert first["seeds"] == 2
+    assert table["paper"].isna().tolist() == [False, True, False, True]
+    assert table.iloc[2]["paper_sd"] == 1.5
+    assert fixed.table()["paper"].isna().all()
+
+
+def test_points_are_fractions_per_value_and_run(fixed):
+    points = fixed.points()
+    assert points["accuracy"].tolist() == pytest.approx([0.52, 0.60, 0.72, 0.81])
+    fig, drawn = plot_study.lines(points, names={"alpha": "Dirichlet alpha"})
+    assert fig.axes[0].get_xlabel() == "Dirichlet alpha"
+    assert drawn["accuracy"].tolist() == points["accuracy"].tolist()
+    ticks = [t.get_text() for t in fig.axes[0].get_xticklabels()]
+    assert ticks == ["0.5", "5"]
+
+
+def test_a_study_runs_and_its_models_are_kept():
+    found = study.study("fedpa", P | {"seeds": [0]})
+    table = found.table("last")
+    own = [r.accuracy(*r.paper_rule, r.spec.test)[-1].mean() for r in found.results]
+    assert table["mean"].tolist() == pytest.approx([100 * float(a) for a in own])
+    assert [d.name for d in found.data] == ["digits"]
+    assert set(found.curves()["round"]) == {1, 2}
+    spec = found.results[0].spec
+    kept = runner.folder(spec) / "final.safetensors"
+    assert kept.exists()
+    first = features.features(runner.final(spec), "global", per_class=3)
+    assert torch.bincount(first.y).max() == 3
+    kept.unlink()  # made again, with the same bits
+    again = features.features(runner.final(spec), "global", per_class=3)
+    assert torch.equal(first.out.high, again.out.high)
+    with pytest.raises(ValueError, match="which: got 'received', fedavg has"):
+        features.features(runner.final(spec), "received")
+
+
+def test_the_final_models_are_those_that_were_evaluated():
+    spec = grid("fedpa", P).specs[0]
+    result = runner.run(spec)
+    found = features.features(runner.final(spec), "global")
+    right = (found.out.logits.argmax(1) == found.y).float().mean()
+    assert float(right) == pytest.approx(
+        float(result.accuracy("global", "head_all", "pooled")[-1, 0])
+    )
+
+
+def test_a_plane_is_the_same_twice_and_needs_samples():
+    z = np.random.default_rng(0).normal(size=(30, 5))
+    assert np.array_equal(features.plane(z), features.plane(z))
+    assert features.plane(z[:4]).shape == (4, 2)
+    with pytest.raises(ValueError, match=r"z: got shape \(3, 5\)"):
+        features.plane(z[:3])
+    z[0, 0] = np.nan
+    with pytest.raises(ValueError, match="not finite"):
+        features.plane(z)
+
+
+def test_distances_within_and_between_classes_by_hand():
+    z, y = np.array([[0.0], [2.0], [10.0]]), np.array([0, 0, 1])
+    found = features.distances(z, y)
+    assert found == {"intra": 2.0, "inter": 9.0, "ratio": 4.5}
+
+
+def test_the_papers_numbers_are_found_by_the_settings_that_ran():
+    paper = pd.DataFrame(
+        {
+            "dataset": "digits",
+            "partition": ["nid1", "nid1", "nid2", "nid1", "nid1"],
+            "alpha": [0.2, 0.5, np.nan, 0.5, 0.5],
+            "imbalance": [1, 1, 1, 10, 50],
+            "method": "fedavg",
+            "mean": [1.0, 2.0, 3.0, 4.0, 5.0],
+        }
+    )
+    p = {"dataset": "digits", "runs": ["fedavg"], "seeds": [0, 1]}
+    sweeps = {"alpha": [0.5], "scheme": ["nid2"], "imbalance": [10, 20]}
+    by = ["partition", "alpha", "imbalance"]
+
+    def like(settings, paper=paper):
+        found = grid("fedhpro", settings)
+        results = [Fixed(s, 0.5) for s in found.specs]
+        made = Study("fedhpro", found.cells, results)
+        return made.table("best", made.like(paper, by))
+
+    table = like(p | {"sweeps": sweeps})
+    assert table["value"].tolist() == [0.5, "nid2", 10, 20]
+    assert table["paper"].fillna(0).tolist() == [2.0, 3.0, 4.0, 0.0]
+    assert table["seeds"].tolist() == [2] * 4
+    one = like(p | {"sweeps": {"alpha": [0.2, 0.5]}})
+    assert one["paper"].tolist() == [1.0, 2.0]
+    anywhere = paper.head(1).assign(partition=None, alpha=np.nan, imbalance=np.nan)
+    assert like(p | {"imbalance": 7}, anywhere)["paper"].tolist() == [1.0]
+
+
+def test_nid2_has_as_many_clients_as_its_definition():
+    two = {"scheme": "nid2"}
+    assert papers.fedhpro("digits", "fedavg", partition=two).clients == 6
+    more = two | {"n_biased": 6, "classes_per_biased": 1}
+    assert papers.fedhpro("digits", "fedavg", partition=more).clients == 7
+    fixed = papers.fedhpro("digits", "fedavg", partition=two, clients=8)
+    assert fixed.clients == 8
+    assert papers.fedhpro("digits", "fedavg").clients == 10
+
+
+def test_what_runs_log_is_drawn_like_accuracy(monkeypatch, tmp_path):
+    monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path))
+    p = {"dataset": "digits", "rounds": 2, "eval_every": 2, "seed": 0}
+    p |= {"runs": ["fedavg", "fedhpro"], "clients": 10}
+    found = study.study("fedhpro", p)
+    shown = found.watched("mismatch")
+    assert shown["method"].unique().tolist() == ["fedhpro"]
+    logged = found.results[1].watched()["mismatch"]
+    assert shown["mismatch"].tolist() == pytest.approx(logged.tolist())
+    assert shown["round"].tolist() == [1, 2]
+    assert found.watched("hyper_cosine")["round"].tolist() == [2]
+
+
+def test_panels_of_what_runs_log_have_words_for_titles():
+    names = ["mismatch_before", "supervised", "first_step"]
+    logged = pd.DataFrame({"source": "server", "name": names, "run": "fedhpro"})
+    panels = reports.log_panels(logged.assign(round=1, value=0.5), "server")["panel"]
+    words = ["Mismatch before fitting", "Cross-entropy", "First step"]
+    assert panels.tolist() == words
+
+
+def test_without_domains_there_is_their_average_alone(monkeypatch, tmp_path):
+    monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path))
+    p = {"dataset": "digits", "rounds": 2, "seeds": [0, 1], "runs": ["fedavg"]}
+    found = study.study("fedhpro", p)
+    paper = pd.DataFrame(
+        {"dataset": "digits", "domain": ["average"], "method": "fedavg", "mean": [50.0]}
+    )
+    table = found.per_domain(paper)
+    (row,) = table.to_dict("records")
+    assert (row["domain"], row["paper"], row["seeds"]) == ("average", 50.0, 2)
+    whole = found.table("best", paper.drop(columns="domain")).iloc[0]
+    for name in ("mean", "sd", "gap", "last"):
+        assert row[name] == pytest.approx(whole[name])
+    assert {*found.marked_per_domain["values"]} <= {*table}
+
+
+def test_how_the_released_log_ends():
+    log = reports.reference("fedhpro", "log")
+    log = log.assign(panel="", accuracy=log["mean"] / 100)
+    (row,) = reports.ends(log).to_dict("records")
+    assert (row["last"], row["best"], row["best_round"]) == (64.24, 65.98, 87)
+    means = (round(row["mean_last5"], 2), round(row["mean_last10"], 2))
+    assert means == (63.21, 59.31)
+    change = np.diff(log["mean"])[-50:]
+    assert row["change_sd"] == pytest.approx(change.std(ddof=1))
+    assert row["change_sd"] == pytest.approx(8.55, abs=0.005)

@@ -1,0 +1,126 @@
+"""The project's own files agree with each other."""
+
+import itertools
+import re
+import subprocess
+import tomllib
+
+import pytest
+import yaml
+
+import fedlib
+from fedlib.support.paths import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+MAKEFILE = (ROOT / "Makefile").read_text()
+TARGETS = set(re.findall(r"^([a-z]+):", MAKEFILE, re.MULTILINE))
+
+
+def called(text: str) -> set[str]:
+    """Return the Makefile targets that a text calls in code."""
+    found: set[str] = set()
+    for line in re.findall(r"\bmake ((?:[a-z]+ ?)+)", text):
+        found |= set(line.split())
+    return found
+
+
+def made(targets: set[str]) -> set[str]:
+    """Return targets with those that ``test`` stands for."""
+    (parts,) = re.findall(r"^test: (.*)$", MAKEFILE, re.MULTILINE)
+    return targets | set(parts.split()) if "test" in targets else targets
+
+
+def test_versions_agree():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert PROJECT["version"] == fedlib.__version__ == citation["version"]
+    assert citation["preferred-citation"]["version"] == citation["version"]
+
+
+def test_dependencies_are_ranges():
+    extras = PROJECT["optional-dependencies"].values()
+    needs = [*PROJECT["dependencies"], *itertools.chain(*extras)]
+    assert all(re.fullmatch(r"[a-z0-9-]+>=[0-9.]+", need) for need in needs)
+
+
+def test_makefile_asks_for_the_same_python():
+    (floor,) = re.findall(r"version_info < \((\d+), (\d+)\)", MAKEFILE)
+    assert PROJECT["requires-python"] == ">=" + ".".join(floor)
+
+
+def test_conda_installs_the_same_package():
+    conda = yaml.safe_load((ROOT / "environment.yml").read_text())
+    (pip,) = [part for part in conda["dependencies"] if isinstance(part, dict)]
+    assert pip == {"pip": ["-e .[dev]"]}
+    python = next(p for p in conda["dependencies"] if str(p).startswith("python"))
+    assert python.removeprefix("python") == PROJECT["requires-python"]
+
+
+@pytest.mark.parametrize("name", [".ci/run", ".github/workflows/ci.yml"])
+def test_ci_calls_makefile_targets(name):
+    """Both run all that ``make ci`` runs, and no step is switched off."""
+    (steps,) = re.findall(r"^ci: (.*)$", MAKEFILE, re.MULTILINE)
+    text = (ROOT / name).read_text()
+    assert made(set(steps.split())) - {"test", "setup"} <= made(called(text)) <= TARGETS
+    assert not re.search(r"if: false|continue-on-error|\|\| true", text)
+
+
+@pytest.mark.parametrize(
+    ("second", "passes"),
+    [
+        ("built 0, current 3, failed 0", True),
+        ("built 1, current 2, failed 0", False),
+        ("built 0, current 1, failed 2", False),
+        ("built 0, current 0, failed 0", False),
+    ],
+)
+def test_a_second_rebuild_must_do_nothing(tmp_path, second, passes):
+    (tmp_path / "bin").mkdir()
+    command = tmp_path / "bin" / "fedlib"
+    command.write_text(f"#!/bin/sh\necho '{second}'\n")
+    command.chmod(0o755)
+    (tmp_path / ".installed").touch()
+    done = subprocess.run(
+        ["make", "--silent", "twice", f"VENV={tmp_path}", "PYTHON=false"],
+        cwd=ROOT,
+        check=False,
+    )
+    assert (done.returncode == 0) == passes
+
+
+def test_precommit_is_ci_lint():
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+    entries = [hook["entry"] for repo in config["repos"] for hook in repo["hooks"]]
+    assert entries == ["make lint", "make types"]
+
+
+def test_readme_commands_exist():
+    readme = (ROOT / "README.md").read_text()
+    code = "\n".join(re.findall(r"```sh\n(.*?)```", readme, re.DOTALL))
+    assert {"quickstart", "test"} <= called(code) <= TARGETS
+    for folder in re.findall(r"^\| `([a-z.]+)/` \|", readme, re.MULTILINE):
+        assert (ROOT / folder).is_dir(), folder
+
+
+def test_readme_is_complete():
+    """Its pictures and links are there, and no mark waits for a number."""
+    readme = (ROOT / "README.md").read_text()
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", readme)
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
+    assert re.findall(r"@[A-Z]+@", readme) == []
+
+
+def test_no_absolute_path_is_tracked():
+    """Paths of a person's machine have no place in the project."""
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    pattern = re.compile(r"(?:^|[\s\"'=(])/(?:home|root|Users|work|tmp|mnt)/\w")
+    found = []
+    for name in tracked:
+        if name.endswith((".png", ".pdf")) or not (ROOT / name).exists():
+            continue
+        for number, line in enumerate((ROOT / name).read_text().splitlines(), 1):
+            if pattern.search(line):
+                found.append(f"{name}:{number}")
+    assert found == []

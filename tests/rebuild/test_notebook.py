@@ -1,0 +1,307 @@
+"""What notebooks call: live source, checks, tables, and files with provenance."""
+
+import hashlib
+import importlib
+import json
+import sys
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from IPython.core.interactiveshell import InteractiveShell
+from pydantic import BaseModel, ConfigDict
+
+from fedlib.core import losses
+from fedlib.draw.plot import RC, bars
+from fedlib.draw.tables import render
+from fedlib.methods import fedpg
+from fedlib.rebuild import notebook
+from fedlib.runs.notes import Note
+from fedlib.runs.spec import SettingError
+from fedlib.support import paths
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    """Draw off screen, and leave no figure open and no style set."""
+    mpl.use("Agg")
+    with mpl.rc_context(), warnings.catch_warnings():
+        yield
+    plt.close("all")
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Collect what is displayed, as Markdown."""
+    texts: list[str] = []
+    monkeypatch.setattr(notebook, "display", lambda item: texts.append(item.data))
+    return texts
+
+
+def test_setup_sets_the_style_and_silences_warnings_only_in_ci(monkeypatch):
+    monkeypatch.delenv("FEDLIB_CI", raising=False)
+    mpl.rcParams["font.size"] = 20
+    notebook.setup()
+    assert mpl.rcParams["font.size"] == RC["font.size"]
+    with pytest.warns(UserWarning, match="loud"):
+        warnings.warn("loud", stacklevel=1)
+    monkeypatch.setenv("FEDLIB_CI", "1")
+    with warnings.catch_warnings(record=True) as heard:
+        notebook.setup()
+        warnings.warn("quiet", stacklevel=1)
+    assert heard == []
+
+
+def test_show_displays_the_source_below_the_name_of_its_file(shown):
+    notebook.show(losses.supcon, losses.kl_to_teacher)
+    head, _, rest = shown[0].partition("\n\n")
+    assert head == "`fedlib/core/losses.py`"
+    assert rest.startswith("```python\ndef supcon(")
+    assert rest.endswith("\n```")
+    text = Path(losses.__file__).read_text(encoding="utf-8")
+    for block in shown:
+        source = block.split("```python\n")[1].removesuffix("\n```")
+        assert source in text
+    assert len(shown) == 2
+
+
+def test_show_names_the_file_of_a_function_not_of_its_decorator(shown):
+    notebook.show(fedpg.make_images)
+    assert shown[0].startswith("`fedlib/methods/fedpg.py`\n")
+    assert "@torch.no_grad()" in shown[0]
+
+
+def test_show_follows_an_edit_and_dedents_methods(shown, tmp_path, monkeypatch):
+    file = tmp_path / "edited_by_test.py"
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(notebook, "ROOT", tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    file.write_text("def f():\n    return 1\n")
+    module = importlib.import_module("edited_by_test")
+    notebook.show(module.f)
+    fence = "`" * 3
+    later = f'class A:\n    def g(self):\n        """{fence}"""\n\n        return 2\n'
+    file.write_text("def f():\n    return 12345\n\n\n" + later)
+    importlib.reload(module)
+    notebook.show(module.f, module.A.g)
+    del sys.modules["edited_by_test"]
+    assert "return 1\n```" in shown[0]
+    assert "return 12345\n```" in shown[1]
+    assert shown[2] == (
+        f"`edited_by_test.py`\n\n````python\n"
+        f'def g(self):\n    """{fence}"""\n\n    return 2\n````'
+    )
+
+
+def test_show_gives_no_host_path_and_refuses_what_has_no_source(shown):
+    notebook.show(json.dumps)
+    assert shown[0].startswith("`json`\n")
+    with pytest.raises(TypeError, match=r"functions: got <built-in function len>"):
+        notebook.show(len)  # pyright: ignore[reportArgumentType]
+
+
+def test_check_prints_the_tolerance_and_not_the_digits(capsys):
+    notebook.check(0.8765, near=0.87, tol=0.02)
+    notebook.check(torch.tensor(3), near=3, tol=0, label="clients")
+    assert capsys.readouterr().out == "ok: 0.87 +- 0.02\nok: clients 3 +- 0\n"
+
+
+@pytest.mark.parametrize("value", [0.9, 0.84, float("nan"), float("inf")])
+def test_check_fails_when_off_and_says_the_value(value, capsys):
+    with pytest.raises(AssertionError, match=f"accuracy got {value}, expected 0.87"):
+        notebook.check(value, near=0.87, tol=0.02, label="accuracy")
+    assert capsys.readouterr().out == ""
+    with pytest.raises(ValueError, match="tol: got -1"):
+        notebook.check(1, near=1, tol=-1)
+
+
+def test_table_has_fixed_digits_and_empty_cells(shown):
+    df = pd.DataFrame(
+        {
+            "name": ["a|b", None],
+            "n": [3, 4],
+            "x": [0.12345, np.nan],
+            "ok": [True, False],
+        }
+    ).rename_axis("round")
+    notebook.table(df, digits=2)
+    assert shown[0].splitlines() == [
+        "| round | name | n | x | ok |",
+        "| ---: | --- | ---: | ---: | ---: |",
+        r"| 0 | a\|b | 3 | 0.12 | True |",
+        "| 1 |  | 4 |  | False |",
+    ]
+
+
+class Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    rounds: int = 3
+    seeds: list[int] = [1]
+
+
+def test_parameters_are_validated_with_a_suggestion():
+    assert notebook.parameters(Settings, rounds="5").rounds == 5
+    with pytest.raises(SettingError, match="did you mean 'rounds'"):
+        notebook.parameters(Settings, ruonds=5)
+
+
+CELL = 'preset = "quick"  # one\nrounds: int | None = 4  # T\nruns = {"a": 1}  # rows\n'
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    """Give a shell that runs cells and keeps their text, as a kernel does."""
+    # A shell puts itself in the place of ``__main__``, which new processes read.
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    shell = InteractiveShell()
+
+    def execute(*cells: str) -> dict[str, Any]:
+        for cell in cells:
+            shell.run_cell(cell, store_history=True)
+        return notebook.settings(shell.user_ns)
+
+    yield execute
+    shell.reset()
+
+
+def test_settings_are_the_parameters_as_they_stand_in_the_kernel(kernel):
+    later = 'import math\nfedlib_x = 3\nprint("")', "width = 7", "%precision 3"
+    found = kernel("scratch = 1", CELL, *later)
+    assert found == {"preset": "quick", "rounds": 4, "runs": {"a": 1}}
+    assert [*found] == ["preset", "rounds", "runs"]
+    assert kernel("rounds = 9")["rounds"] == 9
+    again = kernel(CELL.replace("rounds", "local_epochs"), *later)
+    assert [*again] == ["preset", "local_epochs", "runs"]
+    broken = kernel(CELL.replace("{", "{{"))  # no Python; the cell before holds
+    assert broken == again
+
+
+def test_settings_have_what_papermill_adds_known_or_not(kernel):
+    injected = '# Parameters\npreset = "cpu"\nruonds = 3\n'
+    found = kernel(CELL, injected, "unrelated = 1")
+    assert found == {"preset": "cpu", "rounds": 4, "runs": {"a": 1}, "ruonds": 3}
+    assert "ruonds" not in kernel(CELL, "x = 1", injected)  # not right behind it
+
+
+def test_settings_need_an_executed_parameters_cell(kernel):
+    with pytest.raises(SettingError, match="settings: found no executed cell"):
+        kernel('preset = "quick"\nprint(preset)')
+    with pytest.raises(SettingError, match="settings: found no executed cell"):
+        notebook.settings()  # no kernel at all
+    with pytest.raises(SettingError, match=r"settings: \['rounds'\] deleted"):
+        kernel(CELL, "del rounds")
+
+
+def fake_result(seed: int) -> Any:
+    spec = SimpleNamespace(dataset="digits", method="fedmps", seed=seed, rounds=4)
+    return SimpleNamespace(key=f"key{seed}", spec=spec)
+
+
+DATA: Any = SimpleNamespace(name="digits", title="Digits", fingerprint="abc")
+
+
+def write_all(settings: Any) -> dict[str, str]:
+    art = notebook.artefact("fedmps", "table3", "quick")
+    df = pd.DataFrame({"method": ["fedmps", "local"], "accuracy": [0.8, 0.5]})
+    art.figure(*bars(df, x="method", y="accuracy"), suffix="bars")
+    art.table(df)
+    results = [fake_result(2), fake_result(1)]
+    art.provenance(
+        results,
+        settings,
+        [DATA],
+        notes=[Note("reduced", "4 of 500 rounds"), "a remark"],
+    )
+    home = paths.figures_dir() / "quick" / "fedmps"
+    files = sorted(p for p in home.iterdir())
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+def test_artefact_writes_the_named_files_with_equal_bytes_each_time():
+    first = write_all({"rounds": 4})
+    assert list(first) == [
+        "table3.csv",
+        "table3.json",
+        "table3.md",
+        "table3.tex",
+        "table3_bars.csv",
+        "table3_bars.pdf",
+        "table3_bars.png",
+    ]
+    assert write_all({"rounds": 4}) == first
+
+
+def test_provenance_says_where_the_numbers_come_from():
+    write_all(Settings(rounds=4, seeds=[1, 2]))
+    path = paths.figures_dir() / "quick" / "fedmps" / "table3.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    versions = record.pop("versions")
+    assert set(versions) == {"python", "torch", "numpy", "fedlib"}
+    assert versions["torch"] == torch.__version__
+    run = {"dataset": "digits", "method": "fedmps", "rounds": 4}
+    assert record == {
+        "artefact": "fedmps/table3",
+        "preset": "quick",
+        "settings": {"rounds": 4, "seeds": [1, 2]},
+        "notes": [
+            {"kind": "reduced", "text": "4 of 500 rounds"},
+            {"kind": "remark", "text": "a remark"},
+        ],
+        "seeds": [1, 2],
+        "runs": [run | {"key": "key2", "seed": 2}, run | {"key": "key1", "seed": 1}],
+        "data": [{"name": "digits", "title": "Digits", "fingerprint": "abc"}],
+    }
+
+
+def test_provenance_refuses_host_paths_and_objects():
+    art = notebook.artefact("fedmps", "table3", "quick")
+    with pytest.raises(ValueError, match="got a path below"):
+        art.provenance(settings={"file": str(paths.ROOT / "params" / "a.yaml")})
+    with pytest.raises(TypeError, match="got object, expected plain data"):
+        art.provenance(settings={"x": object()})
+    with pytest.raises(TypeError, match="notes: got 'reduced'"):
+        art.provenance(notes="reduced")
+    assert not paths.figures_dir().exists()
+
+
+def test_artefact_refuses_bad_names_and_a_table_over_a_figure():
+    for paper, name, preset, argument in [
+        ("../x", "a", "quick", "paper"),
+        ("fedmps", "a/b", "quick", "name"),
+        ("fedmps", "a", "fast", "preset"),
+    ]:
+        with pytest.raises(ValueError, match=f"^{argument}: got"):
+            notebook.artefact(paper, name, preset)
+    art = notebook.artefact("fedmps", "fig4", "cpu")
+    df = pd.DataFrame({"method": ["local"], "accuracy": [0.5]})
+    drawn = bars(df, x="method", y="accuracy")
+    art.figure(*drawn)
+    art.figure(*drawn)  # a cell that runs twice
+    with pytest.raises(ValueError, match="for a table, which a figure has already"):
+        art.table(df)
+    with pytest.raises(ValueError, match="suffix: got '../a'"):
+        art.table(df, suffix="../a")
+
+
+def test_artefact_tables_take_options_or_a_finished_table():
+    art = notebook.artefact("fedmps", "table6", "cpu")
+    df = pd.DataFrame({"method": ["a", "b"], "v": [0.5, 0.25], "n": [1, 2]})
+    plain = art.table(df)
+    assert plain.markdown.splitlines()[2:] == ["| a | 0.50 | 1 |", "| b | 0.25 | 2 |"]
+    made = art.table(df, values=["v"], best={"v": "max"}, digits=1)
+    assert "**0.5**" in made.markdown
+    assert art.table(made) is made
+    home = paths.figures_dir() / "cpu" / "fedmps"
+    assert (home / "table6.md").read_text(encoding="utf-8") == made._repr_markdown_()
+    assert (home / "table6.tex").read_text(encoding="utf-8") == made.latex
+    assert (home / "table6.csv").read_text(encoding="utf-8") == made.csv
+    with pytest.raises(ValueError, match="options: got"):
+        art.table(render(df, ["v"]), digits=1)

@@ -1,0 +1,46 @@
+"""Which of the real artefacts are stale when one method's file is touched."""
+
+import pytest
+
+from fedlib import registry
+from fedlib.rebuild import artefacts
+
+# Written by hand from the papers' tables; learn/leaderboard has all methods.
+USED_BY = {
+    "fedntd": {
+        *(f"fedmps/{name}" for name in ("fig4", "fig5", "fig6", "fig9")),
+        *(f"fedmps/{name}" for name in ("table3", "table5", "table6")),
+        *(f"fedpg/{name}" for name in ("fig5", "table1")),
+    },
+    "fedrcl": {"fedhpro/table1", "fedhpro/table2"},
+    "fedgen": {
+        *(f"fedpa/{name}" for name in ("communication", "fig4", "table2", "table3")),
+        *(f"fedpg/{name}" for name in ("fig5", "table1")),
+    },
+    "fesem": {"gfpl/fig5", "gfpl/table1"},
+    "ccvr": {"fedpg/fig5", "fedpg/table1"},
+}
+
+
+@pytest.fixture(scope="module")
+def before() -> dict:
+    """Return every artefact with its state."""
+    prepared = [artefacts.prepare(name, "quick") for name in artefacts.names()]
+    return {each.name: (each, artefacts.state(each)) for each in prepared}
+
+
+@pytest.mark.parametrize("method", USED_BY)
+def test_touching_a_method_makes_its_artefacts_stale_and_no_other(
+    before, method: str, edit
+):
+    edit(registry.module(method), 'source="', 'source="By ')
+    stale = {
+        name for name, (each, old) in before.items() if artefacts.state(each) != old
+    }
+    assert stale == USED_BY[method] | {"learn/leaderboard"}
+
+
+def test_what_an_artefact_does_not_use_leaves_it_current(before, edit):
+    edit(registry.module("fedntd"), "METHOD = ", "MORE = 1\n\nMETHOD = ")
+    edit("fedlib.papers.fedhpro.presets", "PRESETS", "MORE = 1\nPRESETS")
+    assert all(artefacts.state(each) == old for each, old in before.values())

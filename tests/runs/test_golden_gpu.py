@@ -1,0 +1,65 @@
+"""One run at a paper's full size on a GPU against numbers that the CPU measured.
+
+The golden numbers are rows of a committed figure's numbers, each with a tolerance: four
+standard deviations of an accuracy p on n test samples, ``sqrt(p (1 - p) / n)``, rounded
+up to a tenth of a point. Rounding parts two runs within some rounds; from then on they
+differ as two draws do.
+"""
+
+import json
+import math
+import os
+
+import pandas as pd
+import pytest
+import torch
+
+from fedlib.rebuild import artefacts
+from fedlib.runs import runner
+from fedlib.support.paths import ROOT
+
+GOLDEN = pd.read_csv(ROOT / "tests" / "golden" / "gfpl_mnist.csv")
+SAMPLES = 2840  # in the test shards of the 20 clients
+CACHE = os.environ.get("FEDLIB_CACHE")  # before every test has a cache of its own
+KEYS = ["run", "model", "rule", "data"]
+
+
+def test_golden_numbers_are_those_of_a_committed_figure():
+    (source,) = set(GOLDEN["source"])
+    measured = pd.read_csv(ROOT / source)
+    both = GOLDEN.merge(measured, on=KEYS, validate="one_to_one")
+    assert len(both) == len(GOLDEN) > 0
+    assert (both["mean_last5_x"] == both["mean_last5_y"]).all()
+    record = json.loads((ROOT / source).with_suffix(".json").read_text())
+    assert not any(
+        note["kind"] == "reduced" for note in record["notes"]
+    )  # the paper's rounds
+
+
+def test_tolerances_are_four_standard_deviations():
+    for row in GOLDEN.itertuples():
+        p = row.mean_last5 / 100
+        sd = 100 * math.sqrt(p * (1 - p) / SAMPLES)
+        assert row.tolerance == pytest.approx(math.ceil(40 * sd) / 10)
+
+
+@pytest.mark.gpu
+@pytest.mark.golden
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
+@pytest.mark.filterwarnings("ignore:.*does not have a deterministic implementation")
+def test_a_run_of_the_papers_size_gives_the_golden_numbers(tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "cache_dir", lambda: tmp_path)  # computed, not found
+    if CACHE is None:
+        monkeypatch.delenv("FEDLIB_CACHE")  # data sets are where they were
+    else:
+        monkeypatch.setenv("FEDLIB_CACHE", CACHE)
+    monkeypatch.setenv("FEDLIB_DEVICE", "cuda")
+    specs = artefacts.prepare("gfpl/learning", "cpu", None).specs
+    (spec,) = [spec for spec in specs if spec.method == "gfpl"]
+    result = runner.run(spec)
+    assert int(result.log.samples[0].sum()) == SAMPLES
+    both = GOLDEN.merge(result.summary(), on=KEYS[1:], suffixes=("", "_here"))
+    assert len(both) == len(GOLDEN)
+    apart = (both["mean_last5"] - 100 * both["mean_last5_here"]).abs()
+    far = both.assign(apart=apart)[apart > both["tolerance"]]
+    assert far.empty, far.to_string()

@@ -1,0 +1,674 @@
+"""Runs: what a key depends on, the same bits everywhere, and nothing lost."""
+
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from joblib.externals.loky import get_reusable_executor
+from safetensors import safe_open
+
+from fedlib import papers, registry
+from fedlib.core.log import Log
+from fedlib.core.method import NonFiniteError
+from fedlib.core.tree import flatten
+from fedlib.runs import runner
+from fedlib.runs.federation import federation
+from fedlib.runs.results import Result
+from fedlib.runs.spec import Spec
+from fedlib.support.paths import ROOT
+from tests.conftest import TOY, toy_net
+
+METHODS = list(registry.METHODS)
+
+
+def small(method: str = "local", **changes) -> Spec:
+    """Return a run of the digits that takes about a second."""
+    toy = {"clients": 4, "rounds": 3, "net": toy_net(method)}
+    toy["hp"] = TOY.get(method, {}) | changes.pop("hp", {})
+    return papers.fedmps("digits", method, **(toy | changes))
+
+
+def assert_same_log(one: Result, other: Result) -> None:
+    """Compare all logged tensors bit by bit."""
+    left, right = one.log.flat(), other.log.flat()
+    assert left.keys() == right.keys()
+    for name, value in left.items():
+        assert value.dtype == right[name].dtype, name
+        torch.testing.assert_close(  # a number that a round does not have is NaN
+            value, right[name], rtol=0, atol=0, equal_nan=True, msg=name
+        )
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """Return a function that runs a spec without interruption in another cache."""
+
+    def compute(spec: Spec) -> Result:
+        with monkeypatch.context() as patch:
+            patch.setenv("FEDLIB_CACHE", str(tmp_path / "elsewhere"))
+            return runner.run(spec)
+
+    return compute
+
+
+def watch(
+    patch: pytest.MonkeyPatch,
+    name: str,
+    stop: int | None = None,
+    poison: int | None = None,
+) -> list[int]:
+    """Return the list of rounds that a method trains from now on.
+
+    Training is cut off before round ``stop``; the losses of round ``poison`` are nan.
+    """
+    module = import_module(registry.module(name))
+    real, played = module.METHOD.client, []
+
+    def client(ctx, *rest):
+        if ctx.round == stop:
+            raise KeyboardInterrupt
+        played.append(ctx.round)
+        mine, up, terms = real(ctx, *rest)
+        if ctx.round == poison:
+            terms = {k: v * float("nan") for k, v in terms.items()}
+        return mine, up, terms
+
+    patch.setattr(module, "METHOD", module.METHOD._replace(client=client))
+    return played
+
+
+def cut_off(spec: Spec, monkeypatch: pytest.MonkeyPatch, before: int) -> Path:
+    """Interrupt a run before a round and return its folder."""
+    with monkeypatch.context() as patch:
+        watch(patch, spec.method, stop=before)
+        with pytest.raises(KeyboardInterrupt):
+            runner.run(spec)
+    return runner.folder(spec)
+
+
+def checkpoint_round(path: Path) -> int:
+    with safe_open(path, "pt") as file:
+        return int(file.metadata()["round"])
+
+
+# keys
+
+
+def test_the_key_changes_with_every_setting_and_not_with_its_spelling():
+    specs = [
+        small(),
+        small("fedproto"),
+        small(rounds=4),
+        small(seed=1),
+        small(partition_seed=1),
+        small(clients=5),
+        small(participation=0.5),
+        small(eval_every=2),
+        small(ways=4),
+        small(hp={"common_init": True}),
+        small(training={"learning_rate": 0.2}),
+        small(training={"learning_rate": 0.1, "drop_last": False}),
+        small(partition={"shots": 11}),
+    ]
+    assert len({runner.key(s) for s in specs}) == len(specs)
+    assert runner.key(small(rounds="3", hp={"common_init": "no"})) == runner.key(
+        small()
+    )
+
+
+@pytest.mark.parametrize(
+    "change", [{"fingerprint": "0" * 16}, {"mean": (0.3,)}, {"std": (0.4,)}]
+)
+def test_the_key_changes_with_the_data(monkeypatch, change):
+    before, load = runner.key(small()), runner.load
+    monkeypatch.setattr(runner, "load", lambda name: load(name)._replace(**change))
+    assert runner.key(small()) != before
+
+
+def keys() -> dict[str, str]:
+    return {name: runner.key(small(name)) for name in METHODS}
+
+
+def test_the_key_ignores_comments_docstrings_and_layout(edit):
+    before = keys()
+    edit("fedlib.baselines.fedavg", "FedAvg: the mean", "FedAvg, that is the mean")
+    edit(
+        "fedlib.blocks.shared_model",
+        '"""Send the model."""',
+        '"""Step 1, rewritten."""',
+    )
+    edit(
+        "fedlib.blocks.shared_model",
+        "def broadcast(",
+        "# a comment\n\n\ndef broadcast(",
+    )
+    edit(
+        "fedlib.blocks.shared_model",
+        'local = ctx.hp.buffers == "local"',
+        'local = (\n        ctx.hp.buffers == "local")  # or not',
+    )
+    edit(
+        "fedlib.core.local",
+        '"""How a client trains in one round."""',
+        '"""Training."""',
+    )
+    assert keys() == before
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_editing_one_method_leaves_the_keys_of_the_others(edit, name):
+    before = keys()
+    edit(registry.module(name), 'source="', 'source="By ')
+    after = keys()
+    assert {m for m in METHODS if before[m] != after[m]} == {name}
+
+
+# block -> an edit of it, and the methods that are made of it
+MADE_OF = {
+    "shared_model": (
+        ("up.samples, ctx", "up.samples + 1, ctx"),
+        set(METHODS)
+        - {"gfpl", "fedpa", "fedmps", "fedhpro", "fedpg", "local", "fedproto"},
+    ),
+    "personal_layers": (
+        ("Model(params, buffers, model.known)", "Model(buffers, params, model.known)"),
+        {"fedper", "fedrep"},
+    ),
+    "with_generator": (
+        ("server.available | up.labels.any(0)", "server.available"),
+        {"fedpa", "fedgen"},
+    ),
+    "virtual_data": (("WEIGHT = 0.1", "WEIGHT = 0.2"), {"fedpg", "vhl"}),
+}
+
+
+@pytest.mark.parametrize("block", MADE_OF)
+def test_editing_a_block_changes_the_keys_of_the_methods_made_of_it(edit, block):
+    before, (edited, made) = keys(), MADE_OF[block]
+    edit(f"fedlib.blocks.{block}", *edited)
+    after = keys()
+    assert {m for m in METHODS if before[m] != after[m]} == made
+
+
+def test_shared_code_changes_every_key_and_code_without_numbers_none(edit):
+    before = keys()
+    edit(
+        "fedlib.support.paths", 'user_cache_path("fedlib")', 'user_cache_path("other")'
+    )
+    edit("fedlib.draw.plot", "import", "import os\nimport")
+    assert keys() == before
+    edit("fedlib.core.local", "Field(default=0.01", "Field(default=0.02")
+    after = keys()
+    assert all(before[m] != after[m] for m in METHODS)
+
+
+# the same bits
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_same_spec_gives_the_same_bits_and_the_cache_returns_them(
+    name, elsewhere, monkeypatch
+):
+    first = runner.run(small(name))
+    assert_same_log(first, elsewhere(small(name)))
+    played = watch(monkeypatch, name)
+    stored = runner.run(small(name))
+    assert played == []
+    assert stored.key == first.key
+    assert_same_log(stored, first)
+
+
+def test_another_seed_gives_other_bits():
+    one, other = runner.run(small(seed=1)), runner.run(small(seed=2))
+    assert not torch.equal(one.log.term["supervised"], other.log.term["supervised"])
+
+
+def test_tables_of_a_fresh_and_of_a_stored_result_are_equal():
+    fresh, stored = (runner.run(small("fedmps")) for _ in range(2))
+    pd.testing.assert_frame_equal(fresh.summary(), stored.summary())
+    pd.testing.assert_frame_equal(fresh.payload(), stored.payload())
+    pd.testing.assert_frame_equal(fresh.terms(), stored.terms())
+
+
+ZYGOTE = """
+import json, os, signal, sys, traceback
+from fedlib.runs import runner
+from fedlib.runs.spec import Spec
+
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for line in sys.stdin:
+    code, variables, values = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        os.environ.update(variables)
+        try:
+            exec(code, {"runs": runner, "Spec": Spec, **values})
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    print(child, flush=True)
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def zygote():
+    """Start a fresh interpreter that imports the library once and forks on demand."""
+    with subprocess.Popen(
+        [sys.executable, "-c", ZYGOTE],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as started:
+        yield started
+        started.stdin.close()
+
+
+def spawn(zygote: subprocess.Popen, own_cache: Path, code: str, **values: str) -> int:
+    """Run code in a process of its own and return the process's number."""
+    variables = {"FEDLIB_CACHE": str(own_cache), "FEDLIB_PROGRESS": "none"}
+    zygote.stdin.write(json.dumps([code, variables, values]) + "\n")
+    zygote.stdin.flush()
+    return int(zygote.stdout.readline())
+
+
+def wait_for(*paths: Path) -> None:
+    deadline = time.monotonic() + 120
+    while not all(path.exists() for path in paths):
+        assert time.monotonic() < deadline, f"none of {[p.name for p in paths]} in time"
+        time.sleep(0.005)
+
+
+TWIN = """
+import time
+from pathlib import Path
+
+compute = runs._compute
+
+def counted(spec, home, device):
+    with open(tally, "a") as file:
+        file.write("computed ")
+    time.sleep(1)
+    return compute(spec, home, device)
+
+runs._compute = counted
+spec = Spec.model_validate_json(text)
+Path(ready).touch()
+while not Path(go).exists():
+    time.sleep(0.005)
+Path(done).write_text(runs.run(spec).key)
+"""
+
+
+def test_two_fresh_processes_compute_a_run_once_with_the_same_bits(
+    tmp_path, own_cache, zygote, elsewhere
+):
+    spec = small("fedmps")
+    go, tally = tmp_path / "go", tmp_path / "tally"
+    ready, done = (
+        [tmp_path / f"{kind}{i}" for i in "12"] for kind in ("ready", "done")
+    )
+    for one, other in zip(ready, done, strict=True):
+        values = {"text": spec.model_dump_json(), "go": str(go), "tally": str(tally)}
+        spawn(zygote, own_cache, TWIN, **values, ready=str(one), done=str(other))
+    wait_for(*ready)
+    go.touch()
+    wait_for(*done)
+    assert tally.read_text().split() == ["computed"]
+    assert not runner.pending([spec])
+    there = runner.run(spec)
+    assert [path.read_text() for path in done] == [there.key] * 2
+    assert_same_log(there, elsewhere(spec))
+
+
+def test_a_killed_run_goes_on_with_the_same_bits(
+    own_cache, zygote, elsewhere, monkeypatch
+):
+    spec = small("fedmps", rounds=12)
+    home = runner.folder(spec)
+    code = "runs.run(Spec.model_validate_json(text))"
+    victim = spawn(zygote, own_cache, code, text=spec.model_dump_json())
+    wait_for(home / "checkpoint-before.safetensors")
+    os.kill(victim, signal.SIGKILL)
+    here = elsewhere(spec)
+    assert runner.pending([spec]) == [spec]
+    with monkeypatch.context() as patch:
+        played = watch(patch, "fedmps")
+        resumed = runner.run(spec)
+    assert played[0] >= 2
+    assert played == list(range(played[0], 13))
+    assert_same_log(resumed, here)
+    assert not list(home.glob("checkpoint*"))
+
+
+@pytest.mark.slow  # two workers import the library
+def test_jobs_do_not_change_the_bits_or_the_order(elsewhere, monkeypatch):
+    specs = [small("fedproto", seed=s, rounds=2) for s in (1, 2, 3)]
+    here = [elsewhere(s) for s in specs]
+    runner.run(specs[2])
+    get_reusable_executor().shutdown(wait=True)  # workers keep the variables they saw
+
+    def refuse(spec, home):
+        raise AssertionError("computed here instead of in a worker")
+
+    monkeypatch.setattr(runner, "_compute", refuse)
+    try:
+        there = runner.run_many(specs, jobs=2)
+    finally:
+        get_reusable_executor().shutdown(wait=True)
+    for spec, one, other in zip(specs, here, there, strict=True):
+        assert other.spec == spec
+        assert_same_log(one, other)
+
+
+def test_jobs_out_of_range_and_by_default(monkeypatch):
+    with pytest.raises(ValueError, match="jobs: got 0, expected at least 1"):
+        runner.run_many([], jobs=0)
+    monkeypatch.delenv("FEDLIB_JOBS")
+    assert runner.jobs_default() == 1
+    monkeypatch.setenv("FEDLIB_JOBS", "3")
+    assert runner.jobs_default() == 3
+
+
+@pytest.mark.parametrize(
+    ("cores", "gib", "jobs"),
+    [(2, 16, 2), (16, 16, 8), (16, 256, 16), (4, 1, 1)],
+)
+def test_jobs_of_a_machine_are_its_cores_while_memory_lasts(
+    cores, gib, jobs, monkeypatch
+):
+    monkeypatch.delenv("FEDLIB_JOBS")
+    monkeypatch.setattr(runner.joblib, "cpu_count", lambda: cores)
+    sizes = {"SC_PHYS_PAGES": gib * 2**18, "SC_PAGE_SIZE": 2**12}
+    monkeypatch.setattr(runner.os, "sysconf", sizes.__getitem__)
+    assert runner.jobs_of_machine() == jobs
+    monkeypatch.setattr(runner, "chosen", lambda: torch.device("cuda"))
+    assert runner.jobs_of_machine() == 1
+    monkeypatch.setenv("FEDLIB_JOBS", "3")
+    assert runner.jobs_of_machine() == 3
+
+
+# nothing lost
+
+
+@pytest.mark.parametrize("damage", ["half", "empty", "missing"])
+def test_a_damaged_checkpoint_falls_back_on_the_one_before(
+    damage, elsewhere, monkeypatch
+):
+    spec = small("fedproto", rounds=5)
+    now = cut_off(spec, monkeypatch, before=4) / "checkpoint.safetensors"
+    assert checkpoint_round(now) == 3
+    assert checkpoint_round(now.with_stem("checkpoint-before")) == 2
+    content = now.read_bytes()
+    if damage == "missing":
+        now.unlink()
+    else:
+        now.write_bytes(content[: len(content) // 2] if damage == "half" else b"")
+    with monkeypatch.context() as patch:
+        played = watch(patch, "fedproto")
+        if damage == "missing":
+            found = runner.run(spec)
+        else:
+            told = rf"checkpoint.safetensors of run {runner.key(spec)} is damaged"
+            with pytest.warns(UserWarning, match=told):
+                found = runner.run(spec)
+    assert played == [3, 4, 5]
+    assert_same_log(found, elsewhere(spec))
+
+
+def test_two_damaged_checkpoints_start_from_the_beginning(elsewhere, monkeypatch):
+    spec = small("fedproto", rounds=4)
+    home = cut_off(spec, monkeypatch, before=4)
+    for path in home.glob("checkpoint*"):
+        path.write_bytes(path.read_bytes()[:-1])
+    with monkeypatch.context() as patch:
+        played = watch(patch, "fedproto")
+        with pytest.warns(UserWarning, match="damaged") as told:
+            found = runner.run(spec)
+    assert [str(warning.message).split()[0] for warning in told] == [
+        "checkpoint.safetensors",
+        "checkpoint-before.safetensors",
+    ]
+    assert played == [1, 2, 3, 4]
+    assert_same_log(found, elsewhere(spec))
+
+
+def test_a_second_cut_after_a_damaged_checkpoint_loses_nothing(monkeypatch):
+    spec = small("fedproto", rounds=5)
+    now = cut_off(spec, monkeypatch, before=4) / "checkpoint.safetensors"
+    now.write_bytes(now.read_bytes()[:-1])
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with monkeypatch.context() as patch:
+            patch.setattr(runner, "_write", killed)
+            with pytest.raises(KeyboardInterrupt):
+                runner.run(spec)
+        played = watch(monkeypatch, "fedproto")
+        runner.run(spec)
+    assert played == [3, 4, 5]
+
+
+def test_a_damaged_result_is_computed_again(monkeypatch):
+    first = runner.run(small())
+    path = runner.folder(small()) / "result.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    with monkeypatch.context() as patch:
+        played = watch(patch, "local")
+        with pytest.warns(UserWarning, match="result.safetensors of run .* is damaged"):
+            again = runner.run(small())
+    assert played == [1, 2, 3]
+    assert_same_log(first, again)
+    assert_same_log(first, runner.run(small()))  # whole again, so that nothing is told
+
+
+def test_nothing_is_lost_when_a_run_diverges(elsewhere, monkeypatch):
+    spec = small(rounds=5)
+    with monkeypatch.context() as patch:
+        watch(patch, "local", poison=3)
+        with pytest.raises(NonFiniteError, match="local, round 3, client 0: supervis"):
+            runner.run(spec)
+    home = runner.folder(spec)
+    assert checkpoint_round(home / "checkpoint.safetensors") == 2
+    assert runner.pending([spec]) == [spec]
+    with monkeypatch.context() as patch:
+        played = watch(patch, "local")
+        found = runner.run(spec)
+    assert played == [3, 4, 5]
+    assert_same_log(found, elsewhere(spec))
+
+
+# what is recorded
+
+
+@pytest.mark.parametrize(
+    ("every", "wanted"), [(2, [2, 4, 5]), (5, [5]), (3, [3, 5]), (9, [5])]
+)
+def test_eval_every_records_these_rounds_and_always_the_last(every, wanted):
+    found = runner.run(small(rounds=5, eval_every=every))
+    each = runner.run(small(rounds=5))
+    assert each.evaluated == [1, 2, 3, 4, 5]
+    assert found.evaluated == wanted
+    rows = torch.tensor(wanted) - 1
+    for model, rule in each.readouts:
+        full = each.accuracy(model, rule)
+        assert torch.equal(found.accuracy(model, rule), full[rows])
+    assert torch.equal(found.log.cohort, each.log.cohort)
+    assert torch.equal(found.log.term["supervised"], each.log.term["supervised"])
+
+
+@pytest.mark.parametrize(("share", "size"), [(0.3, 3), (0.01, 1), (0.96, 10)])
+def test_participation_draws_the_stated_cohort_for_all_methods(share, size):
+    own = small(clients=10, participation=share, rounds=2)
+    logged = runner.run(own).log.cohort
+    assert logged.shape == (2, size)
+    for row in logged.tolist():
+        assert row == sorted(set(row))
+        assert set(row) <= set(range(10))
+    for name in METHODS:
+        fed = federation(small(name, clients=10, participation=share, rounds=2))
+        after = itertools.islice(fed.rounds(), 2)
+        assert [one.cohort for one in after] == logged.tolist()
+    if size < 10:
+        other = small(clients=10, participation=share, rounds=2, seed=5)
+        drawn = torch.stack([logged, runner.run(other).log.cohort]).flatten(0, 1)
+        assert len({tuple(row) for row in drawn.tolist()}) > 1
+
+
+def test_only_the_cohort_trains_and_sends():
+    fed = federation(small("fedavg", clients=10, participation=0.3))
+    start = flatten(fed.method.init(fed.ctx)[1])
+    after = next(fed.rounds())
+    away = torch.tensor([i for i in range(10) if i not in after.cohort])
+    for name, value in flatten(after.mine).items():
+        assert torch.equal(value[away], start[name][away]), name
+        assert not torch.equal(value[after.cohort], start[name][after.cohort]), name
+    weights = sum(p.numel() for p in fed.ctx.net.module.parameters())
+    assert after.sent["up/model"].floats == 3 * weights
+
+
+def test_run_leaves_the_global_generators_of_numpy_and_python_alone():
+    def states():
+        return np.random.get_state()[1].tolist(), random.getstate()  # noqa: NPY002
+
+    before, threads = states(), torch.get_num_threads()
+    runner.run(small("fedmps", participation=0.5))
+    assert states() == before
+    assert torch.get_num_threads() == threads
+
+
+def test_run_leaves_the_global_generator_of_torch_alone():
+    before = torch.get_rng_state()
+    runner.run(small("fedmps", participation=0.5))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_training_leaves_the_global_generator_of_torch_alone():
+    fed = federation(small("fedmps", participation=0.5))
+    before = torch.get_rng_state()
+    stepping = fed.rounds()
+    for _ in range(2):
+        fed.evaluate(next(stepping))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_pending_and_the_seconds_of_a_round():
+    done, open_ = small(rounds=2), small(rounds=4)
+    assert runner.pending([done, open_]) == [done, open_]
+    assert runner.seconds_per_round(done) is None
+    assert runner.cpu_seconds_per_round(done) is None
+    begun = time.perf_counter()
+    runner.run(done)
+    elapsed = time.perf_counter() - begun
+    assert runner.pending([done, open_]) == [open_]
+    assert 0 < runner.seconds_per_round(done) <= elapsed / 2
+    assert 0 < runner.cpu_seconds_per_round(done) <= elapsed
+    timing = {"train_seconds_per_round": 0.5, "evaluate_seconds_per_round": 0.25}
+    (runner.folder(done) / "timing.json").write_text(json.dumps(timing))
+    assert runner.seconds_per_round(done) == 0.75
+    assert runner.cpu_seconds_per_round(done) == 0.75  # a run of an earlier version
+
+
+def test_measure_runs_a_few_rounds_and_keeps_nothing(own_cache, monkeypatch):
+    played = watch(monkeypatch, "local")
+    clock = iter([10.0, 16.0])
+    monkeypatch.setattr(runner, "time", SimpleNamespace(perf_counter=clock.__next__))
+    assert runner.measure(small(), count=2) == 3.0
+    assert played == [1, 2]
+    assert not (own_cache / "runs").exists()
+
+
+# tables of a result, by hand
+
+
+@pytest.fixture
+def result() -> Result:
+    """Return 13 rounds of two clients with 4 and 5 test samples, 7 rounds evaluated."""
+    right = [[1, 0], [4, 4], [2, 5], [2, 0], [0, 5], [4, 4], [1, 1]]
+    sent = torch.tensor([[5 * t, t] for t in range(1, 14)])
+    log = {
+        "term/pull": torch.tensor([[t, 3.0 * t] for t in range(1, 14)]),
+        "cohort": torch.tensor([[0, 1]] * 13),
+        "sent/up/protos": sent,
+        "sent/down/protos": 2 * sent,
+        "accuracy/personal/head_all": torch.tensor(right).flip(0),
+        "accuracy/personal/nearest_own": torch.tensor(right),
+        "samples": torch.tensor([[4, 5]] * 7),
+        "evaluated": torch.tensor([2, 4, 6, 8, 10, 12, 13]),
+    }
+    spec = small("fedproto", rounds=13, clients=2, eval_every=2)
+    return Result(spec, "key", Log.of(log))
+
+
+def test_accuracy_is_a_fraction_and_nan_without_samples(result):
+    found = result.accuracy("personal", "nearest_own")
+    assert found.dtype == torch.float64
+    wanted = [(0.25, 0), (1, 0.8), (0.5, 1), (0.5, 0), (0, 1), (1, 0.8), (0.25, 0.2)]
+    assert found.tolist() == [list(pair) for pair in wanted]
+    result.log.samples[0, 1] = 0
+    assert result.accuracy("personal", "nearest_own")[0].isnan().tolist() == [
+        False,
+        True,
+    ]
+
+
+def test_summary_by_hand(result):
+    head, own = result.summary().to_dict("records")
+    assert (own["model"], own["rule"]) == ("personal", "nearest_own")
+    assert own["is_paper_rule"]
+    assert own["last"] == pytest.approx(0.225)
+    assert own["best"] == pytest.approx(0.9)
+    assert own["best_round"] == 4  # the first of rounds 4 and 12
+    assert own["mean_last5"] == pytest.approx((0.75 + 0.25 + 0.5 + 0.9 + 0.225) / 5)
+    assert own["std_last"] == pytest.approx(0.025)
+    assert own["std_best"] == pytest.approx(0.1)
+    assert (head["model"], head["rule"]) == ("personal", "head_all")
+    assert not head["is_paper_rule"]
+    assert head["last"] == pytest.approx(0.125)
+    assert head["std_last"] == pytest.approx(0.125)
+
+
+def test_payload_by_hand(result):
+    found = result.payload()
+    assert list(found.columns) == ["round", "direction", "field", "floats", "ints"]
+    assert len(found) == 26
+    rows = [tuple(row) for row in found.query("round in (1, 13)").to_numpy()]
+    assert rows == [
+        (1, "up", "protos", 5, 1),
+        (1, "down", "protos", 10, 2),
+        (13, "up", "protos", 65, 13),
+        (13, "down", "protos", 130, 26),
+    ]
+    assert found["round"].is_monotonic_increasing
+
+
+def test_terms_by_hand(result):
+    found = result.terms()
+    assert found.index.tolist() == list(range(1, 14))
+    assert found["pull"].tolist() == [2.0 * t for t in range(1, 14)]
+
+
+def test_an_unknown_readout_names_the_recorded_ones(result):
+    told = (
+        "accuracy: fedproto has no global/head_all on clients, recorded are "
+        "personal/head_all, personal/nearest_own$"
+    )
+    with pytest.raises(ValueError, match=told):
+        result.accuracy("global", "head_all")
