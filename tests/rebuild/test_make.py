@@ -261,7 +261,7 @@ def test_an_artefact_that_reads_others_comes_last_and_follows_them(project, kern
     [
         ("from fedlib import Spec, partitions", set()),
         (
-            "from fedlib import Spec\nfrom fedlib.core import losses as l\nSpec, l.supcon",
+            "import fedlib.core.losses as l\nfrom fedlib import Spec\nSpec, l.supcon",
             {"fedlib.runs.spec.Spec", "fedlib.core.losses.supcon"},
         ),
         (
