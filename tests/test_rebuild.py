@@ -264,7 +264,10 @@ def test_an_artefact_that_reads_others_comes_last_and_follows_them(project, kern
     ("code", "wanted"),
     [
         ("from fedlib import Spec, partition", set()),
-        ("from fedlib import Spec, losses\nSpec, losses.supcon", {"fedlib.spec.Spec", "fedlib.losses.supcon"}),
+        (
+            "from fedlib import Spec, losses\nSpec, losses.supcon",
+            {"fedlib.spec.Spec", "fedlib.losses.supcon"},
+        ),
         (
             "from fedlib.partition import nway_kshot as draw\ndraw(1)",
             {"fedlib.schemes.nway.nway_kshot"},

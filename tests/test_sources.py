@@ -39,38 +39,48 @@ def small(method: str = "fedmps", **changes) -> Spec:
 
 
 def keys() -> dict[str, str]:
-    """Return keys of all methods, and of one under other schemes and nets."""
+    """Return keys of all methods, and of one under other schemes."""
     found = {name: runs.key(small(name)) for name in METHODS}
     for drawn in SCHEMES[1:]:
         found[drawn["scheme"]] = runs.key(small("local", partition=drawn))
-    return found | {"digits_bn": runs.key(small("local", net="digits_bn"))}
+    return found
+
+
+def codes() -> dict[str, str]:
+    """Return hashes of the code of all methods, and of one with another net."""
+    found = {name: runs.code_of(small(name)).hash for name in METHODS}
+    return found | {"digits_bn": runs.code_of(small("local", net="digits_bn")).hash}
+
+
+@pytest.fixture(scope="module")
+def before() -> dict[str, str]:
+    return codes()
 
 
 # Edits of fedlib
 
 
-@pytest.mark.parametrize(
-    ("module", "old", "new"),
-    [
-        # a preset for a sixth paper, in the row of a baseline
-        ("fedlib.papers.fedpg.presets", '"fedprox": {', '"fedprox": {"sixth": {}, '),
-        ("fedlib.nets", "NETS = {", 'NETS = {\n    "more": _Kind(_lenet),'),
-        ("fedlib.nets", "Linear(2048, classes)", "Linear(2049, classes)"),
-        ("fedlib.registry", "METHODS = {", 'METHODS = {\n    "more": "fedlib.more",'),
-        ("fedlib.losses", "def supcon", "def unrelated():\n    return 1\n\n\ndef supcon"),
-        ("fedlib.local", '"""How a client', '"""In which way a client'),
-        ("fedlib.local", "import torch\n", "import pandas\nimport torch\n"),
-        ("fedlib.local", "from fedlib.tree import Tree, concat", "from fedlib.tree "
-         "import State as Unused\nfrom fedlib.tree import Tree, concat"),
-        ("fedlib.schemes.users", "def users(", "MORE = 1\n\n\ndef users("),
-        ("fedlib.schemes.common", "RETRIES = 1000", "RETRIES = 999"),
-        ("fedlib.paths", 'user_cache_path("fedlib")', 'user_cache_path("other")'),
-    ],
-)  # fmt: skip
-def test_an_edit_that_moves_no_number_changes_no_key(edit, module, old, new):
-    before = keys()
-    edit(module, old, new)
-    assert keys() == before
+NO_NUMBER = [
+    # a preset for a sixth paper, in the row of a baseline
+    ("fedlib.papers.fedpg.presets", '"fedprox": {', '"fedprox": {"sixth": {}, '),
+    ("fedlib.nets", "NETS = {", 'NETS = {\n    "more": _Kind(_lenet),'),
+    ("fedlib.nets", "Linear(2048, classes)", "Linear(2049, classes)"),
+    ("fedlib.registry", "METHODS = {", 'METHODS = {\n    "more": "fedlib.more",'),
+    ("fedlib.losses", "def supcon", "def unrelated():\n    return 1\n\n\ndef supcon"),
+    ("fedlib.local", '"""How a client', '"""In which way a client'),
+    ("fedlib.local", "import torch\n", "import pandas\nimport torch\n"),
+    ("fedlib.local", "from fedlib.tree import Tree, concat", "from fedlib.tree "
+     "import State as Unused\nfrom fedlib.tree import Tree, concat"),
+    ("fedlib.schemes.users", "def users(", "MORE = 1\n\n\ndef users("),
+    ("fedlib.schemes.common", "RETRIES = 1000", "RETRIES = 999"),
+    ("fedlib.paths", 'user_cache_path("fedlib")', 'user_cache_path("other")'),
+]  # fmt: skip
+
+
+def test_edits_that_move_no_number_change_no_key(before, edit):
+    for each in NO_NUMBER:
+        edit(*each)
+    assert codes() == before
 
 
 @pytest.mark.parametrize(
@@ -88,10 +98,11 @@ def test_an_edit_that_moves_no_number_changes_no_key(edit, module, old, new):
          {"digits_bn"}),
     ],
 )  # fmt: skip
-def test_an_edit_of_what_computes_changes_these_keys(edit, module, old, new, changed):
-    before = keys()
+def test_an_edit_of_what_computes_changes_these_keys(
+    before, edit, module, old, new, changed
+):
     edit(module, old, new)
-    after = keys()
+    after = codes()
     found = {name for name in before if before[name] != after[name]}
     assert found == (set(before) if changed is None else changed)
 
@@ -144,7 +155,8 @@ def definitions(path: Path) -> dict[int, str]:
         targets = [*getattr(node, "targets", []), getattr(node, "target", None)]
         names = [t.id for t in targets if isinstance(t, ast.Name)]
         name = getattr(node, "name", None) or (names or [""])[0]
-        begin = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+        marks = getattr(node, "decorator_list", [])
+        begin = min([node.lineno, *(mark.lineno for mark in marks)])
         found |= dict.fromkeys(range(begin, (node.end_lineno or 0) + 1), name)
     return found
 
@@ -311,7 +323,9 @@ class Mine:
 
     count = 0
 
-    def __init__(self, home: Path, line: str, use: str, more: str = "", inside: str = ""):
+    def __init__(
+        self, home: Path, line: str, use: str, more: str = "", inside: str = ""
+    ):
         Mine.count += 1
         self.name, self.home = f"mine{Mine.count}", home / f"mine{Mine.count}"
         given = {"line": line, "use": use, "more": more, "inside": inside or "pass"}
@@ -341,14 +355,13 @@ def mine(tmp_path, monkeypatch):
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_a_helper_behind_every_form_of_import_is_hashed(mine, edit, form):
     made = mine(*form)
-    before = runs.key(small("mine"))
-    method = import_module(f"{made.name}.method")
-    assert method.METHOD.name == "mine"
+    before = runs.code_of(small("mine")).hash
+    assert import_module(f"{made.name}.method").METHOD.name == "mine"
     edit(f"{made.name}.helper", "WEIGHT * x", "WEIGHT + x")
-    changed = runs.key(small("mine"))
+    changed = runs.code_of(small("mine")).hash
     assert changed != before
     edit(f"{made.name}.helper", "WEIGHT = 0.5", "WEIGHT = 0.25")
-    assert runs.key(small("mine")) not in (before, changed)
+    assert runs.code_of(small("mine")).hash not in (before, changed)
 
 
 @pytest.mark.parametrize("form", [FORMS[0], FORMS[17]], ids=str)
@@ -446,11 +459,14 @@ for spec, name in ((spec, "fedprox"), (other, "local")):
 """
 
 
-def in_a_copy(home: Path, code: str, copy: bool = True) -> list[str]:
-    """Return the lines that code prints which imports a copy of fedlib."""
-    if copy:
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / "fedlib", home / "fedlib", ignore=ignored)
+def copied(home: Path) -> Path:
+    """Return a copy of the package."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    return shutil.copytree(ROOT / "fedlib", home / "fedlib", ignore=ignored)
+
+
+def run_there(home: Path, code: str) -> list[str]:
+    """Return the lines that code prints which imports the fedlib in a folder."""
     environment = os.environ | {"PYTHONPATH": str(home), "PYTHONSAFEPATH": "1"}
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -465,7 +481,8 @@ def in_a_copy(home: Path, code: str, copy: bool = True) -> list[str]:
 
 
 def test_a_live_process_refuses_edited_files_of_fedlib(tmp_path):
-    one, other = in_a_copy(tmp_path, LIVE)
+    copied(tmp_path)
+    one, other = run_there(tmp_path, LIVE)
     told = "losses.py: changed since this process imported it: restart the kernel"
     assert told in one
     assert told in other
@@ -482,8 +499,7 @@ print(json.dumps(found))
 def test_moving_a_module_to_a_sub_package_changes_no_key(tmp_path):
     """All modules that are imported from ``fedlib`` follow the one that moves."""
     here = {name: runs.key(papers.fedmps("digits", name)) for name in METHODS}
-    assert json.loads(in_a_copy(tmp_path, PRINTED)[0]) == here
-    package = tmp_path / "fedlib"
+    package = copied(tmp_path)
     (package / "core").mkdir()
     (package / "core" / "__init__.py").write_text('"""A room."""\n')
     moved = ("losses", "shared_model")
@@ -497,4 +513,4 @@ def test_moving_a_module_to_a_sub_package_changes_no_key(tmp_path):
             new = [f"from fedlib{'.core' * (n in moved)} import {n}\n" for n in names]
             text = text.replace(line, "".join(new))
         path.write_text(text, encoding="utf-8")
-    assert json.loads(in_a_copy(tmp_path, PRINTED, copy=False)[0]) == here
+    assert json.loads(run_there(tmp_path, PRINTED)[0]) == here
