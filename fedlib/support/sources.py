@@ -156,16 +156,18 @@ def _changed(path: Path) -> str:
 
 def _is_text(node: Any) -> bool:
     """Return whether a statement is a text that stands alone, such as a docstring."""
-    alone = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    return alone and isinstance(node.value.value, str)
+    if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Constant):
+        return False
+    return isinstance(node.value.value, str)
 
 
 def _bare(text: bytes) -> str:
     """Return the syntax of a file without docstrings and comments."""
     tree = ast.parse(text)
-    for node in _nested(tree):
-        if isinstance(inner := getattr(node, "body", None), list):
-            node.body = [part for part in inner if not _is_text(part)]
+    nested: Iterator[Any] = _nested(tree)
+    for node in nested:
+        if isinstance(getattr(node, "body", None), list):
+            node.body = [part for part in node.body if not _is_text(part)]
     return ast.dump(tree)
 
 
@@ -377,9 +379,9 @@ class _Names:
     def __init__(self, place: Place, node: ast.AST, there: _Module | None = None):
         self.place, self.there = place, there or _module(place.module)
         package = _package(place.module)
-        self.imports = defaultdict(
-            list, {k: [*v] for k, v in self.there.imports.items()}
-        )
+        self.imports = defaultdict(list)
+        for name, origins in self.there.imports.items():
+            self.imports[name].extend(origins)
         inside = [pair for part in _nested(node) for pair in _imports(part, package)]
         for name, origin in inside:
             self.imports[name].append(origin)

@@ -41,39 +41,49 @@ def small(method: str = "fedmps", **changes) -> Spec:
 
 
 def keys() -> dict[str, str]:
-    """Return keys of all methods, and of one under other schemes and nets."""
+    """Return keys of all methods, and of one under other schemes."""
     found = {name: runner.key(small(name)) for name in METHODS}
     for drawn in SCHEMES[1:]:
         found[drawn["scheme"]] = runner.key(small("local", partition=drawn))
-    return found | {"digits_bn": runner.key(small("local", net="digits_bn"))}
+    return found
+
+
+def codes() -> dict[str, str]:
+    """Return hashes of the code of all methods, and of one with another net."""
+    found = {name: runner.code_of(small(name)).hash for name in METHODS}
+    return found | {"digits_bn": runner.code_of(small("local", net="digits_bn")).hash}
+
+
+@pytest.fixture(scope="module")
+def before() -> dict[str, str]:
+    return codes()
 
 
 # Edits of fedlib
 
 
-@pytest.mark.parametrize(
-    ("module", "old", "new"),
-    [
-        # a preset for a sixth paper, in the row of a baseline
-        ("fedlib.papers.fedpg.presets", '"fedprox": {', '"fedprox": {"sixth": {}, '),
-        ("fedlib.core.nets", "NETS = {", 'NETS = {\n    "more": _Kind(_lenet),'),
-        ("fedlib.core.nets", "Linear(2048, classes)", "Linear(2049, classes)"),
-        ("fedlib.registry", "METHODS = {", 'METHODS = {\n    "more": "fedlib.more",'),
-        ("fedlib.core.losses", "def supcon", "def more():\n    return 1\n\ndef supcon"),
-        ("fedlib.core.local", '"""How a client', '"""In which way a client'),
-        ("fedlib.core.local", "import torch\n", "import pandas\nimport torch\n"),
-        ("fedlib.core.local", "from fedlib.core.tree import Tree, concat",
-         "from fedlib.core.tree import State as Unused\n"
-         "from fedlib.core.tree import Tree, concat"),
-        ("fedlib.partitions.users", "def users(", "MORE = 1\n\n\ndef users("),
-        ("fedlib.partitions.common", "RETRIES = 1000", "RETRIES = 999"),
-        ("fedlib.support.paths", 'user_cache_path("fedlib")', 'user_cache_path("o")'),
-    ],
-)  # fmt: skip
-def test_an_edit_that_moves_no_number_changes_no_key(edit, module, old, new):
-    before = keys()
-    edit(module, old, new)
-    assert keys() == before
+NO_NUMBER = [
+    # a preset for a sixth paper, in the row of a baseline
+    ("fedlib.papers.fedpg.presets", '"fedprox": {', '"fedprox": {"sixth": {}, '),
+    ("fedlib.core.nets", "NETS = {", 'NETS = {\n    "more": _Kind(_lenet),'),
+    ("fedlib.core.nets", "Linear(2048, classes)", "Linear(2049, classes)"),
+    ("fedlib.registry", "METHODS = {", 'METHODS = {\n    "more": "fedlib.more",'),
+    ("fedlib.core.losses", "def supcon", "def more():\n    return 1\n\ndef supcon"),
+    ("fedlib.core.local", '"""How a client', '"""In which way a client'),
+    ("fedlib.core.local", "import torch\n", "import pandas\nimport torch\n"),
+    ("fedlib.core.local", "from fedlib.core.tree import Tree, concat",
+     "from fedlib.core.tree import State as Unused\n"
+     "from fedlib.core.tree import Tree, concat"),
+    ("fedlib.partitions.users", "def users(", "MORE = 1\n\n\ndef users("),
+    ("fedlib.partitions.common", "RETRIES = 1000", "RETRIES = 999"),
+    ("fedlib.support.paths", 'user_cache_path("fedlib")', 'user_cache_path("o")'),
+]  # fmt: skip
+
+
+def test_edits_that_move_no_number_change_no_key(before, edit):
+    for each in NO_NUMBER:
+        edit(*each)
+    assert codes() == before
 
 
 @pytest.mark.parametrize(
@@ -91,10 +101,11 @@ def test_an_edit_that_moves_no_number_changes_no_key(edit, module, old, new):
          {"digits_bn"}),
     ],
 )  # fmt: skip
-def test_an_edit_of_what_computes_changes_these_keys(edit, module, old, new, changed):
-    before = keys()
+def test_an_edit_of_what_computes_changes_these_keys(
+    before, edit, module, old, new, changed
+):
     edit(module, old, new)
-    after = keys()
+    after = codes()
     found = {name for name in before if before[name] != after[name]}
     assert found == (set(before) if changed is None else changed)
 
@@ -150,9 +161,8 @@ def definitions(path: Path) -> dict[int, str]:
         targets = [*getattr(node, "targets", []), getattr(node, "target", None)]
         names = [t.id for t in targets if isinstance(t, ast.Name)]
         name = getattr(node, "name", None) or (names or [""])[0]
-        begin = min(
-            [node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))]
-        )
+        marks = getattr(node, "decorator_list", [])
+        begin = min([node.lineno, *(mark.lineno for mark in marks)])
         found |= dict.fromkeys(range(begin, (node.end_lineno or 0) + 1), name)
     return found
 
@@ -351,14 +361,13 @@ def mine(tmp_path, monkeypatch):
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_a_helper_behind_every_form_of_import_is_hashed(mine, edit, form):
     made = mine(*form)
-    before = runner.key(small("mine"))
-    method = import_module(f"{made.name}.method")
-    assert method.METHOD.name == "mine"
+    before = runner.code_of(small("mine")).hash
+    assert import_module(f"{made.name}.method").METHOD.name == "mine"
     edit(f"{made.name}.helper", "WEIGHT * x", "WEIGHT + x")
-    changed = runner.key(small("mine"))
+    changed = runner.code_of(small("mine")).hash
     assert changed != before
     edit(f"{made.name}.helper", "WEIGHT = 0.5", "WEIGHT = 0.25")
-    assert runner.key(small("mine")) not in (before, changed)
+    assert runner.code_of(small("mine")).hash not in (before, changed)
 
 
 @pytest.mark.parametrize("form", [FORMS[0], FORMS[17]], ids=str)
@@ -457,11 +466,14 @@ for spec, name in ((spec, "fedprox"), (other, "local")):
 """
 
 
-def in_a_copy(home: Path, code: str, copy: bool = True) -> list[str]:
-    """Return the lines that code prints which imports a copy of fedlib."""
-    if copy:
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / "fedlib", home / "fedlib", ignore=ignored)
+def copied(home: Path) -> Path:
+    """Return a copy of the package."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    return shutil.copytree(ROOT / "fedlib", home / "fedlib", ignore=ignored)
+
+
+def run_there(home: Path, code: str) -> list[str]:
+    """Return the lines that code prints which imports the fedlib in a folder."""
     environment = os.environ | {"PYTHONPATH": str(home), "PYTHONSAFEPATH": "1"}
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -476,7 +488,8 @@ def in_a_copy(home: Path, code: str, copy: bool = True) -> list[str]:
 
 
 def test_a_live_process_refuses_edited_files_of_fedlib(tmp_path):
-    one, other = in_a_copy(tmp_path, LIVE)
+    copied(tmp_path)
+    one, other = run_there(tmp_path, LIVE)
     told = "losses.py: changed since this process imported it: restart the kernel"
     assert told in one
     assert told in other
@@ -486,7 +499,7 @@ PRINTED = """
 import json
 from fedlib import papers, registry
 from fedlib.runs import runner
-found = {name: runner.key(papers.fedmps("digits", name)) for name in registry.METHODS}
+found = {name: runs.key(papers.fedmps("digits", name)) for name in registry.METHODS}
 print(json.dumps(found))
 """
 
@@ -494,8 +507,7 @@ print(json.dumps(found))
 def test_moving_a_module_to_a_sub_package_changes_no_key(tmp_path):
     """All modules that are imported from ``fedlib`` follow the one that moves."""
     here = {name: runner.key(papers.fedmps("digits", name)) for name in METHODS}
-    assert json.loads(in_a_copy(tmp_path, PRINTED)[0]) == here
-    package = tmp_path / "fedlib"
+    package = copied(tmp_path)
     (package / "attic").mkdir()
     (package / "attic" / "__init__.py").write_text('"""A room."""\n')
     moved = {"losses": "core", "shared_model": "blocks"}
@@ -515,4 +527,4 @@ def test_moving_a_module_to_a_sub_package_changes_no_key(tmp_path):
         told = r"^from fedlib\.(core|blocks) import (\([^)]*\)|.*)\n"
         text = re.sub(told, line_each, text, flags=re.MULTILINE)
         path.write_text(text, encoding="utf-8")
-    assert json.loads(in_a_copy(tmp_path, PRINTED, copy=False)[0]) == here
+    assert json.loads(run_there(tmp_path, PRINTED)[0]) == here
