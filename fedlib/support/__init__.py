@@ -1,1 +1,1 @@
-"""Places on disk, files, progress: what knows nothing of learning."""
+"""Places on disk, files, progress, the code that a result depends on."""

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from IPython.core.inputtransformer2 import TransformerManager
 
+import fedlib
 from fedlib import registry
 from fedlib.papers import study
 from fedlib.papers.ours import leaderboard, min_counts
@@ -68,6 +69,16 @@ def test_rules(name):
         else:
             lines = [line for line in cell.source.splitlines() if line.strip()]
             assert len(lines) <= 20, cell.source
+
+
+@pytest.mark.parametrize("name", names(LEARN + PAPERS))
+def test_notebooks_import_what_is_pinned_or_from_its_room(name):
+    rooms = {path.parent.name for path in ROOT.glob("fedlib/*/__init__.py")}
+    for cell in code(read(name)):
+        tree = ast.parse(TransformerManager().transform_cell(cell.source))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module == "fedlib":
+                assert {a.name for a in node.names} <= {*fedlib.__all__, *rooms}
 
 
 @pytest.mark.parametrize("name", names(LEARN))
