@@ -151,7 +151,7 @@ NOT_HASHED = {  # where things are stored, shown and checked; who draws and read
     "fedlib.support.sources",
     "fedlib.partitions",
 }
-NOT_HASHED_ROOMS = ("fedlib.data.", "fedlib.schemes.")
+NOT_HASHED_ROOMS = ("fedlib.data.", "fedlib.partitions.")
 
 
 def definitions(path: Path) -> dict[int, str]:
@@ -352,7 +352,7 @@ def mine(tmp_path, monkeypatch):
 
     def write(*form: str) -> Mine:
         made = Mine(tmp_path, *form)
-        monkeypatch.setitem(registry.METHODS, "mine", f"{made.name}.method")
+        monkeypatch.setitem(registry.METHODS, "mine", ("Mine", f"{made.name}.method"))
         return made
 
     return write
@@ -499,7 +499,7 @@ PRINTED = """
 import json
 from fedlib import papers, registry
 from fedlib.runs import runner
-found = {name: runs.key(papers.fedmps("digits", name)) for name in registry.METHODS}
+found = {name: runner.key(papers.fedmps("digits", name)) for name in registry.METHODS}
 print(json.dumps(found))
 """
 
