@@ -32,6 +32,7 @@ def refresh(path: Path) -> None:
     NotebookClient(
         notebook,
         timeout=120,
+        coalesce_streams=True,
         kernel_name="python3",
         resources={"metadata": {"path": str(path.parent)}},
     ).execute()
