@@ -61,10 +61,8 @@ print(json.dumps(found))
 """
 KEYS = """
 specs = [Spec.model_validate(spec) for spec in json.load(sys.stdin)]
-print(json.dumps([runs.key(spec) for spec in specs]))
-"""
-CACHE = """
-print(json.dumps(str(cache_dir().resolve())))
+found = [runs.key(spec) for spec in specs]
+print(json.dumps([found, str(cache_dir().resolve())]))
 """
 PLAY = """
 def bits(tree):
@@ -173,8 +171,8 @@ def main(arguments: list[str] | None = None) -> int:
             known[key] = spec
     listed = {run["key"]: run for each in files.values() for run in each["runs"]}
     known = {key: spec for key, spec in known.items() if key in listed}
-    after = dict(zip(known, ask(KEYS, NEW, list(known.values())), strict=True))
-    cache, left = Path(ask(CACHE, NEW, None)), 0
+    keys, cache = ask(KEYS, NEW, list(known.values()))
+    after, left = dict(zip(known, keys, strict=True)), 0
     for key, run in listed.items():
         same, words = False, "the old code has no such run"
         if key in known:
@@ -185,7 +183,7 @@ def main(arguments: list[str] | None = None) -> int:
                     text = path.read_text(encoding="utf-8")
                     text = text.replace(f'"{key}"', f'"{after[key]}"')
                     path.write_text(text, encoding="utf-8")
-            if carried(cache, key, after[key]):
+            if carried(Path(cache), key, after[key]):
                 words += ", carried over in the cache"
         left += not same
         about = f"{run['method']} {run['dataset']} {run['seed']}: {words}"
