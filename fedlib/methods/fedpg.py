@@ -35,7 +35,8 @@ Readings
     Every difference between paper and released code is a switch; the default is the
     paper's side, ``variant="reference"`` takes the released one of all (``REFERENCE``).
     Virtual data in every round; the released code stops for good (``virtual_until``):
-    later rounds send no prototypes, train no generator and are FedAvg.
+    images are made in rounds 1 to 30 and used in rounds 2 to 31, later rounds are
+    FedAvg. Its clients send prototypes in round 31, too, which nobody reads; ours not.
     Distances of Eq. (7), (8): Euclidean divided by tau = 2; the released code
     multiplies squares by 2 (``gan_dist="sq_l2_scale2"``), which saturates the softmax.
     Eq. (8) leaves the true class out of the denominator, so that it has no lower bound;
@@ -137,7 +138,7 @@ class HP(HyperParameters):
     keep_virtual_statistics: bool = True
     support: int = Field(default=20, ge=1)  # m
     with_replacement: bool = False
-    virtual_until: int | None = Field(default=None, ge=0)  # last round with D'
+    virtual_until: int | None = Field(default=None, ge=0)  # last round that makes D'
     # the server's side
     virtual_per_class: int = Field(default=64, ge=1)  # n_v
     generator: Architecture = "fc"
@@ -275,9 +276,9 @@ def align(z: Tensor, y: Tensor, virtual: Tensor, labels: Tensor, hp: HP) -> Tens
     return each.sum() / usable.sum().clamp(min=1)
 
 
-def begun(ctx: Context) -> bool:
-    """Return whether this round exchanges prototypes and virtual images."""
-    return ctx.hp.virtual_until is None or ctx.round <= ctx.hp.virtual_until
+def makes_images(ctx: Context, number: int) -> bool:
+    """Return whether a round's prototypes are sent, and images made of them."""
+    return ctx.hp.virtual_until is None or number <= ctx.hp.virtual_until
 
 
 def build_generator(ctx: Context) -> Generator:
@@ -315,7 +316,7 @@ def virtual_labels(ctx: Context) -> Tensor:
 
 def broadcast(ctx: Context, server: Server) -> Down:
     """Box 1."""
-    known = server.known & begun(ctx)
+    known = server.known & makes_images(ctx, ctx.round - 1)  # of the round before
     return Down(server.model, Virtual(server.images, virtual_labels(ctx), known))
 
 
@@ -403,7 +404,7 @@ def client(
         trained = ctx.train(start, shards, plain)
     local = protos.empty(ctx.classes, ctx.net.embedding_sizes()[1])
     local = tree_map(lambda x: x.expand(len(shards.ids), *x.shape), local)
-    if begun(ctx):
+    if makes_images(ctx, ctx.round):
         local = local_protos(ctx, trained.state, shards)
     samples = shards.sizes()
     # A prototype of a single sample is that sample's embedding: count them.
