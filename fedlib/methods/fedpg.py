@@ -65,6 +65,8 @@ Readings
     Prototypes: m = 20 samples without replacement, in eval mode, all where a class has
     fewer; ``with_replacement`` as released. P holds this round's classes only.
     The released server sends D' to all clients; here the cohort receives it.
+    The paper does not say what becomes of an epoch's last, smaller batch. The released
+    runs train on it, and so does FedPG's setting of all methods (``drop_last=False``).
     Before there are virtual images l_ct and l_fa are 0 and training is FedAvg's.
 """
 

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,13 @@ import torch
 
 from fedlib import data, papers, registry
 from fedlib.core import nets
+from fedlib.core.local import Losses, Shards
+from fedlib.core.losses import cross_entropy
 from fedlib.data import Transform
 from fedlib.partitions import LDA, NID1, CappedDirichlet, DomainSkew, NwayKshot, Users
 from fedlib.runs import runner
 from fedlib.runs.federation import federation
-from tests.conftest import TOY
+from tests.conftest import TOY, toy_context
 from tests.data.test_leaf import users, write, write_faces
 
 ALL = [(paper, name) for paper, sets in papers.PAPERS.items() for name in sets]
@@ -89,6 +92,51 @@ def test_gradients_are_clipped_in_fedpgs_settings_alone():
         if paper != "fedpg"
     }
     assert (found, others) == ({5.0}, {None})
+
+
+# Training samples of the ten clients in FedPG's released log: ``train_total`` over its
+# five local epochs.
+LOGGED = (10_082, 5_536, 9_424, 346, 963, 5_676, 6_702, 3_667, 5_387, 3_217)
+
+
+def test_fedpgs_clients_keep_their_last_batch():
+    """The log's counts are whole shards; batches are dropped in no setting."""
+    for protocol in papers.PAPERS["fedpg"].values():
+        training = protocol.training
+        assert (training.drop_last, training.drop_single) == (False, True)
+        assert all(count % training.batch_size for count in LOGGED[4:])
+    fed = federation(papers.fedpg("digits", "fedavg"))
+    ctx = replace(fed.ctx, round=1)
+
+    def loss(state, x, y, extra):
+        out = ctx.net(state, x, train=True)
+        return Losses(cross_entropy(out.logits, y), {}, {"high": out.high})
+
+    trained = ctx.train(ctx.init_clients(common=True), fed.train, loss)
+    sizes = fed.train.sizes()
+    single = (sizes % 16 == 1) & (sizes > 16)
+    assert (sizes % 16 > 1).any()
+    seen = trained.protos["high"].count.sum(1)
+    assert seen.tolist() == (sizes - single.long()).tolist()
+
+
+def test_a_last_batch_of_one_image_does_not_stop_a_resnet():
+    """BatchNorm refuses it on maps of one pixel: 17 images in batches of 16."""
+    training = papers.PAPERS["fedpg"]["cifar10"].training
+    training = training.model_copy(update={"batch_size": 16, "local_epochs": 1})
+    ctx = toy_context(registry.method("fedavg"), 1)
+    net = nets.build("resnet18", (3, 32, 32), 4)
+    ctx = replace(ctx, round=1, net=net, training=training)
+    images = torch.zeros(17, 3, 32, 32)
+    shards = Shards(images, torch.arange(17) % 4, [torch.arange(17)], [0])
+
+    def loss(state, x, y, extra):
+        return Losses(cross_entropy(net(state, x, train=True).logits, y), {}, {})
+
+    ctx.train(ctx.init_clients(common=True), shards, loss)
+    kept = replace(ctx, training=training.model_copy(update={"drop_single": False}))
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        kept.train(kept.init_clients(common=True), shards, loss)
 
 
 def test_partitions_of_the_sheets():
