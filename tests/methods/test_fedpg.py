@@ -1002,6 +1002,7 @@ def test_variants_and_presets():
         assert getattr(hp, name) == value
         assert getattr(HP(), name) != value, name
     assert HP(variant="reference", gan_dist="l2").gan_dist == "l2"
+    assert (hp.virtual_per_class, hp.align_weight, hp.tuning_weight) == (64, 1, 1)
     paper = HP()
     assert (paper.virtual_per_class, paper.align_weight, paper.support) == (64, 1, 20)
     assert (paper.generator_steps, paper.generator_batch_size) == (300, 128)
@@ -1011,3 +1012,17 @@ def test_variants_and_presets():
     assert set(fedpg.ABLATIONS) == {"GT-d", "GT-p", "LT-fa", "LT-ct"}
     for weights in fedpg.ABLATIONS.values():
         assert [getattr(HP(**weights), name) for name in weights] == [0.0]
+
+
+def test_released_configurations():
+    """What both programs set of FedPG at commit 73ce01e, and the code's readings."""
+    wanted = {"notebook": (256, 64, 20, 1, 30), "script": (50, 64, 0.1, 0.5, None)}
+    names = ("virtual_per_class", "v_batch_size", "align_weight", "tuning_weight")
+    for variant, values in wanted.items():
+        hp = HP.model_validate({"variant": variant})
+        for name, value in zip((*names, "virtual_until"), values, strict=True):
+            assert getattr(hp, name) == value
+        told = {"variant", *names, "virtual_until"}
+        rest = HP(variant="reference").model_dump(exclude=told)
+        assert hp.model_dump(exclude=told) == rest
+    assert HP(variant="notebook", align_weight=5.0).align_weight == 5

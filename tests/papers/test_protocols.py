@@ -120,6 +120,36 @@ def test_fedpgs_clients_keep_their_last_batch():
     assert seen.tolist() == (sizes - single.long()).tolist()
 
 
+def test_fedpgs_released_configurations():
+    """run_fedpg.ipynb and run_fedpg.py at commit 73ce01e."""
+    wanted = {
+        "notebook": (0.1, 64, 5, 100, 10, 5, 0.1, 256, 20.0),
+        "script": (0.05, 128, 1, 200, 10, 1, 0.01, 50, 0.1),
+    }
+    for name, values in wanted.items():
+        spec = papers.fedpg("cifar10", "fedpg", configuration=name)
+        training = spec.training
+        assert isinstance(spec.partition, LDA)
+        assert (
+            *(spec.partition.alpha, training.batch_size, training.local_epochs),
+            *(spec.rounds, spec.clients, round(spec.clients * spec.participation)),
+            training.learning_rate,
+            *(spec.hp["virtual_per_class"], spec.hp["align_weight"]),
+        ) == values
+        assert (training.clip, training.momentum, training.weight_decay) == (5, 0, 0)
+        assert (spec.hp["variant"], spec.net) == (name, "resnet18")
+        plain = papers.fedpg("cifar10", "fedavg", configuration=name)
+        assert plain.training == training
+    given = {"partition": {"alpha": 1.0}, "hp": {"variant": "paper"}}
+    changed = papers.fedpg("cifar10", "fedpg", configuration="script", **given)
+    assert changed.partition == LDA(alpha=1.0)
+    assert (changed.hp["variant"], changed.rounds) == ("paper", 200)
+    with pytest.raises(ValueError, match="configuration: got 'log', expected one of"):
+        papers.fedpg("cifar10", "fedpg", configuration="log")
+    with pytest.raises(ValueError, match="dataset: got 'digits', expected one of"):
+        papers.fedpg("digits", "fedpg", configuration="notebook")
+
+
 def test_a_last_batch_of_one_image_does_not_stop_a_resnet():
     """BatchNorm refuses it on maps of one pixel: 17 images in batches of 16."""
     training = papers.PAPERS["fedpg"]["cifar10"].training

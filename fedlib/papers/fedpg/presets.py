@@ -1,7 +1,7 @@
 """What FedPG's tables run the methods with; its own defaults are Section 5.1's.
 
-An earlier version of the released code, whose outputs its history keeps, has 256 images
-per class (``virtual_per_class``) and lambda_c = 20 (``align_weight``).
+The released configurations have other numbers of images and weights: ``fedpg``'s
+variants ``"notebook"`` and ``"script"``.
 """
 
 from fedlib.papers.protocol import Presets

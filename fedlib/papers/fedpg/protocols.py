@@ -75,9 +75,42 @@ FEDPG = {
     ),
 }
 
+# The released programs, by name: whole runs of CIFAR-10, of any method. What they set
+# of FedPG itself is its variant of that name, see its Readings.
+CONFIGURATIONS = {
+    "notebook": FEDPG["cifar10"],  # run_fedpg.ipynb: Section V-A, alpha 0.1
+    "script": FEDPG["cifar10"]._replace(  # run_fedpg.py
+        partition=LDA(alpha=0.05),
+        rounds=200,
+        participation=0.1,
+        training=_FEDPG.training.model_copy(
+            update={"learning_rate": 0.01, "batch_size": 128, "local_epochs": 1}
+        ),
+    ),
+}
+
 PAPER = Paper(FEDPG, PRESETS, sources=SOURCES)
 
 
-def fedpg(dataset: str, method: str, **changes: Any) -> Spec:
-    """Return FedPG's setting of a method (Section V-A), as ``papers.setting``."""
-    return spec_of(PAPER, dataset, method, **changes)
+def fedpg(
+    dataset: str, method: str, *, configuration: str | None = None, **changes: Any
+) -> Spec:
+    """Return FedPG's setting of a method (Section V-A), as ``papers.setting``.
+
+    Parameters
+    ----------
+    configuration : str, optional
+        ``"notebook"`` or ``"script"``: that released program's run in place of the
+        paper's, of CIFAR-10; FedPG is then its variant of that name.
+    """
+    if configuration is None:
+        return spec_of(PAPER, dataset, method, **changes)
+    if configuration not in CONFIGURATIONS:
+        raise ValueError(
+            f"configuration: got {configuration!r}, expected one of "
+            f"{list(CONFIGURATIONS)}"
+        )
+    released = {"cifar10": CONFIGURATIONS[configuration]}
+    own = {"variant": configuration} if method == "fedpg" else {}
+    changes["hp"] = own | dict(changes.get("hp", {}))
+    return spec_of(PAPER._replace(protocols=released), dataset, method, **changes)
