@@ -120,6 +120,22 @@ def test_fedpgs_clients_keep_their_last_batch():
     assert seen.tolist() == (sizes - single.long()).tolist()
 
 
+def test_fedpgs_pooled_images_are_what_the_log_counts():
+    """51,000 for ten clients, 6,000 to test; every setting is that of CIFAR-10."""
+    assert data.DATASETS["cifar10_fs"].per_split == (sum(LOGGED), 6_000)
+    for method in registry.METHODS:
+        pooled = papers.fedpg("cifar10_fs", method)
+        assert pooled.model_copy(update={"dataset": "cifar10"}) == papers.fedpg(
+            "cifar10", method
+        )
+    for name in ("notebook", "script"):
+        found, other = (
+            papers.fedpg(dataset, "fedpg", configuration=name)
+            for dataset in ("cifar10_fs", "cifar10")
+        )
+        assert found.model_copy(update={"dataset": "cifar10"}) == other
+
+
 def test_fedpgs_released_configurations():
     """run_fedpg.ipynb and run_fedpg.py at commit 73ce01e."""
     wanted = {
@@ -202,7 +218,7 @@ def test_transforms_of_papers():
         (paper, name): here(paper, name).transform
         for paper, name in ALL
         if name in ("cifar10", "cifar100", "fashion", "emnist", "celeba", "digits")
-        or name == "femnist_writers"
+        or name in ("cifar10_fs", "femnist_writers")
     }
     assert found == {
         ("gfpl", "cifar10"): None,
@@ -219,6 +235,7 @@ def test_transforms_of_papers():
         ("fedhpro", "cifar100"): hpro,
         ("fedhpro", "digits"): None,
         ("fedpg", "cifar10"): pg,
+        ("fedpg", "cifar10_fs"): pg,
         ("fedpg", "cifar100"): pg,
         ("fedpg", "femnist_writers"): Transform(mean=(0.1307,), std=(0.3081,), side=64),
         ("fedpg", "digits"): None,
