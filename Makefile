@@ -29,7 +29,7 @@ quickstart: setup
 	@echo "rule, after 5 rounds; table3_fair has every method under every rule."
 	@echo
 	@echo "make lab       the notebooks: start with learn/00_start_here.ipynb"
-	@echo "make rebuild   all 60 tables and figures, 20 minutes on two cores"
+	@echo "make rebuild   all 61 tables and figures, 20 minutes on two cores"
 	@echo "$(BIN)/fedlib list artefacts   what there is, to rebuild one by one"
 	@echo "$(BIN)/fedlib show $(FIRST) --preset cpu   the same on real data"
 

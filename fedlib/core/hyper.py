@@ -14,7 +14,9 @@ class HyperParameters(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-def fill_variant(reference: Mapping[str, Any]) -> Callable[[Any], Any]:
+def fill_variant(
+    reference: Mapping[str, Any], **others: Mapping[str, Any]
+) -> Callable[[Any], Any]:
     """Return a validator that completes ``variant="reference"`` by released values.
 
     Parameters
@@ -22,11 +24,14 @@ def fill_variant(reference: Mapping[str, Any]) -> Callable[[Any], Any]:
     reference : mapping
         Name of a switch -> what the released code does. A switch that is given
         explicitly keeps its value; the defaults of the model are the paper's.
+    **others : mapping
+        The same for further variants, by their names.
     """
+    released = {"reference": reference, **others}
 
     def fill(values: Any) -> Any:
-        if isinstance(values, dict) and values.get("variant") == "reference":
-            return {**reference, **values}
+        if isinstance(values, dict) and isinstance(values.get("variant"), str):
+            return {**released.get(values["variant"], {}), **values}
         return values
 
     return fill

@@ -40,6 +40,7 @@ class Training(BaseModel):
     local_epochs: int = Field(default=1, ge=1)
     local_steps: int | None = Field(default=None, ge=1)  # batches, in place of epochs
     drop_last: bool = True  # never drops the only batch of a client
+    drop_single: bool = False  # a last batch of one sample alone; neither the only one
     decay: float = Field(default=1.0, gt=0, le=1)  # of the learning rate, per round
     clip: float | None = Field(default=None, gt=0)  # largest norm of a gradient
 
@@ -114,7 +115,8 @@ def _batches(
     mine = shards.index[client]
     count, size = len(mine), training.batch_size
     whole = training.drop_last and count >= size
-    stop = count - count % size if whole else count
+    single = training.drop_single and count > size and count % size == 1
+    stop = count - count % size if whole or single else count
     starts = range(0, stop, size)
     steps = training.local_steps or training.local_epochs * len(starts)
     epochs = range(-(-steps // len(starts)))

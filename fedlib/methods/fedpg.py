@@ -33,9 +33,17 @@ Box
 
 Readings
     Every difference between paper and released code is a switch; the default is the
-    paper's side, ``variant="reference"`` takes the released one of all (``REFERENCE``).
-    Virtual data in every round; the released code stops for good (``virtual_until``):
-    later rounds send no prototypes, train no generator and are FedAvg.
+    paper's side, ``variant="reference"`` takes the released one of all (``REFERENCE``)
+    at the paper's numbers of images and weights, which nobody released so. The two
+    released configurations (XueBaolu/FedPG, commit 73ce01e) are variants of their own,
+    ``CONFIGURATIONS``: ``"notebook"``, of ``run_fedpg.ipynb``, whose log is the only
+    one, and ``"script"``, of ``run_fedpg.py``, which the authors' README names and
+    which imports files under older names, so that it does not run as it is. Both leave
+    settings to a file that was not released: the weight of l_ct (notebook; 1 as in a
+    comment there), size of virtual batches and bound (script; 64 and none).
+    Virtual data in every round; the notebook stops for good (``virtual_until``):
+    images are made in rounds 1 to 30 and used in rounds 2 to 31, later rounds are
+    FedAvg. Its clients send prototypes in round 31, too, which nobody reads; ours not.
     Distances of Eq. (7), (8): Euclidean divided by tau = 2; the released code
     multiplies squares by 2 (``gan_dist="sq_l2_scale2"``), which saturates the softmax.
     Eq. (8) leaves the true class out of the denominator, so that it has no lower bound;
@@ -64,6 +72,8 @@ Readings
     Prototypes: m = 20 samples without replacement, in eval mode, all where a class has
     fewer; ``with_replacement`` as released. P holds this round's classes only.
     The released server sends D' to all clients; here the cohort receives it.
+    The paper does not say what becomes of an epoch's last, smaller batch. The released
+    runs train on it, and so does FedPG's setting of all methods (``drop_last=False``).
     Before there are virtual images l_ct and l_fa are 0 and training is FedAvg's.
 """
 
@@ -106,6 +116,18 @@ REFERENCE: dict[str, Any] = {
     "separate_virtual_bn_forward": True,
 }
 
+# What the two released programs that call this code set. Their clients' training stands
+# with the paper's settings.
+CONFIGURATIONS: dict[str, dict[str, Any]] = {
+    "notebook": {"virtual_per_class": 256, "align_weight": 20.0},
+    "script": {
+        "virtual_per_class": 50,
+        "tuning_weight": 0.5,
+        "align_weight": 0.1,
+        "virtual_until": None,
+    },
+}
+
 # Virtual prototypes that do come near the real ones; ours.
 STUDY: dict[str, Any] = {
     "proto_init": "real_or_randn",
@@ -125,7 +147,7 @@ ABLATIONS: dict[str, dict[str, float]] = {
 class HP(HyperParameters):
     r"""Hyper-parameters of FedPG."""
 
-    variant: Variant = "paper"
+    variant: Literal[Variant, "notebook", "script"] = "paper"
     # the client's side
     align_weight: float = Field(default=1.0, ge=0)  # lambda_c
     tuning_weight: float = Field(default=1.0, ge=0)  # of l_ct; 1 in Eq. (13)
@@ -137,7 +159,7 @@ class HP(HyperParameters):
     keep_virtual_statistics: bool = True
     support: int = Field(default=20, ge=1)  # m
     with_replacement: bool = False
-    virtual_until: int | None = Field(default=None, ge=0)  # last round with D'
+    virtual_until: int | None = Field(default=None, ge=0)  # last round that makes D'
     # the server's side
     virtual_per_class: int = Field(default=64, ge=1)  # n_v
     generator: Architecture = "fc"
@@ -160,7 +182,9 @@ class HP(HyperParameters):
     proto_lr: float = Field(default=2e-5, ge=0)
     proto_persist: bool = False
 
-    _variant = model_validator(mode="before")(fill_variant(REFERENCE))
+    _variant = model_validator(mode="before")(
+        fill_variant(REFERENCE, **{k: REFERENCE | v for k, v in CONFIGURATIONS.items()})
+    )
 
     @model_validator(mode="after")
     def _statistics(self) -> Self:
@@ -275,9 +299,9 @@ def align(z: Tensor, y: Tensor, virtual: Tensor, labels: Tensor, hp: HP) -> Tens
     return each.sum() / usable.sum().clamp(min=1)
 
 
-def begun(ctx: Context) -> bool:
-    """Return whether this round exchanges prototypes and virtual images."""
-    return ctx.hp.virtual_until is None or ctx.round <= ctx.hp.virtual_until
+def makes_images(ctx: Context, number: int) -> bool:
+    """Return whether a round's prototypes are sent, and images made of them."""
+    return ctx.hp.virtual_until is None or number <= ctx.hp.virtual_until
 
 
 def build_generator(ctx: Context) -> Generator:
@@ -315,7 +339,7 @@ def virtual_labels(ctx: Context) -> Tensor:
 
 def broadcast(ctx: Context, server: Server) -> Down:
     """Box 1."""
-    known = server.known & begun(ctx)
+    known = server.known & makes_images(ctx, ctx.round - 1)  # of the round before
     return Down(server.model, Virtual(server.images, virtual_labels(ctx), known))
 
 
@@ -403,7 +427,7 @@ def client(
         trained = ctx.train(start, shards, plain)
     local = protos.empty(ctx.classes, ctx.net.embedding_sizes()[1])
     local = tree_map(lambda x: x.expand(len(shards.ids), *x.shape), local)
-    if begun(ctx):
+    if makes_images(ctx, ctx.round):
         local = local_protos(ctx, trained.state, shards)
     samples = shards.sizes()
     # A prototype of a single sample is that sample's embedding: count them.

@@ -386,6 +386,8 @@ def plain_loop(ctx, state, shards, training, epochs):
             whole = training.drop_last and len(mine) >= size
             for step in range(len(order) // size if whole else -(-len(order) // size)):
                 rows = order[step * size : (step + 1) * size]
+                if training.drop_single and step > 0 and len(rows) == 1:
+                    continue
                 loss = torch.nn.functional.cross_entropy(
                     ctx.net(weights, shards.x[rows], train=True).logits, shards.y[rows]
                 )
@@ -396,12 +398,20 @@ def plain_loop(ctx, state, shards, training, epochs):
     return trained
 
 
-@pytest.mark.parametrize("drop_last", [True, False])
-def test_the_cohort_equals_a_plain_loop(drop_last):
+@pytest.mark.parametrize(
+    "dropped",
+    [
+        {"drop_last": True},
+        {"drop_last": False},
+        {"drop_last": False, "drop_single": True},  # of 17 and of 9, not of 1
+    ],
+    ids=str,
+)
+def test_the_cohort_equals_a_plain_loop(dropped):
     """Unequal sizes, two epochs, short batches: every client as if it were alone."""
     method = registry.method("local")
     shards = toy_shards([24, 17, 5, 9, 1])
-    training = Training(learning_rate=0.1, local_epochs=2, drop_last=drop_last)
+    training = Training(learning_rate=0.1, local_epochs=2, **dropped)
     ctx = replace(toy_context(method, 5), round=1, training=training)
     state = ctx.init_clients(False)
 

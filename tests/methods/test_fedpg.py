@@ -811,7 +811,6 @@ def test_the_switches_of_local_training_matter():
     [
         {"align_weight": 0.0, "tuning_weight": 0.0},
         {"align_weight": 0.0, "tuning_weight": 0.0, "variant": "reference"},
-        {"virtual_until": 1},
         {"virtual_until": 0},
     ],
     ids=str,
@@ -858,23 +857,36 @@ def test_all_clients_of_a_round_get_the_same_images():
     assert after.down.virtual.images.shape == (12, 1, 8, 8)  # no client axis
 
 
-def test_virtual_until_stops_everything():
-    """virtual_until = 2: rounds 1 and 2 as ever, round 3 neither sends nor trains."""
-    ever, until = play(4, [24, 17]), play(4, [24, 17], virtual_until=2)
-    for number in (0, 1):
+def test_images_of_the_last_round_that_makes_them_are_used_in_the_next():
+    """The released log, bound 30: test accuracy jumps after round 31, from 44.5.
+
+    virtual_until = 2: D' is made in rounds 1 and 2 and used in rounds 2 and 3.
+    """
+    ever, until = play(5, [24, 17]), play(5, [24, 17], virtual_until=2)
+    for number in (0, 1, 2):
         assert_same(ever[number].mine, until[number].mine)
-    third = until[2]
-    assert third.sent["down/virtual"] == (0, 0)
-    assert third.sent["up/protos"] == (0, 0)
-    assert third.terms["tuning"].tolist() == [0, 0]
-    assert all(v.isnan() for v in third.watched.values())
-    assert set(third.watched) == set(until[1].watched)
-    assert not any(v.isnan() for v in until[1].watched.values())
-    for field in ("generator", "protos", "anchors", "images"):
-        assert_same(getattr(third.server, field), getattr(until[1].server, field))
-    assert not torch.equal(
-        third.mine.state["head.0.weight"], ever[2].mine.state["head.0.weight"]
-    )
+    used = [bool((after.terms["tuning"] > 0).all()) for after in until]
+    sent = [after.sent["down/virtual"] != (0, 0) for after in until]
+    made = [not after.watched["right"].isnan() for after in until]
+    told = [after.sent["up/protos"] != (0, 0) for after in until]
+    assert used == sent == [False, True, True, False, False]
+    assert made == told == [True, True, False, False, False]
+    assert_same(until[2].down.virtual.images, until[1].server.images)
+    for after in until[2:]:
+        assert set(after.watched) == set(until[1].watched)
+        assert all(v.isnan() for v in after.watched.values())
+        for field in ("generator", "protos", "anchors", "images"):
+            assert_same(getattr(after.server, field), getattr(until[1].server, field))
+
+
+def test_every_generator_that_was_trained_is_sent():
+    """Whatever the bound, as many rounds use images as make them."""
+    for bound in (0, 1, 3):
+        after = play(bound + 2, [24, 17], virtual_until=bound)
+        used = [bool(a.down.virtual.known) for a in after]
+        made = [not a.watched["right"].isnan() for a in after]
+        assert (sum(made), used) == (bound, [False, *made[:-1]])
+        assert_same(after[-1].terms["align"], torch.zeros(2))  # FedAvg from here on
 
 
 def test_without_a_prototype_the_old_images_stay():
@@ -990,6 +1002,7 @@ def test_variants_and_presets():
         assert getattr(hp, name) == value
         assert getattr(HP(), name) != value, name
     assert HP(variant="reference", gan_dist="l2").gan_dist == "l2"
+    assert (hp.virtual_per_class, hp.align_weight, hp.tuning_weight) == (64, 1, 1)
     paper = HP()
     assert (paper.virtual_per_class, paper.align_weight, paper.support) == (64, 1, 20)
     assert (paper.generator_steps, paper.generator_batch_size) == (300, 128)
@@ -999,3 +1012,17 @@ def test_variants_and_presets():
     assert set(fedpg.ABLATIONS) == {"GT-d", "GT-p", "LT-fa", "LT-ct"}
     for weights in fedpg.ABLATIONS.values():
         assert [getattr(HP(**weights), name) for name in weights] == [0.0]
+
+
+def test_released_configurations():
+    """What both programs set of FedPG at commit 73ce01e, and the code's readings."""
+    wanted = {"notebook": (256, 64, 20, 1, 30), "script": (50, 64, 0.1, 0.5, None)}
+    names = ("virtual_per_class", "v_batch_size", "align_weight", "tuning_weight")
+    for variant, values in wanted.items():
+        hp = HP.model_validate({"variant": variant})
+        for name, value in zip((*names, "virtual_until"), values, strict=True):
+            assert getattr(hp, name) == value
+        told = {"variant", *names, "virtual_until"}
+        rest = HP(variant="reference").model_dump(exclude=told)
+        assert hp.model_dump(exclude=told) == rest
+    assert HP(variant="notebook", align_weight=5.0).align_weight == 5

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,13 @@ import torch
 
 from fedlib import data, papers, registry
 from fedlib.core import nets
+from fedlib.core.local import Losses, Shards
+from fedlib.core.losses import cross_entropy
 from fedlib.data import Transform
 from fedlib.partitions import LDA, NID1, CappedDirichlet, DomainSkew, NwayKshot, Users
 from fedlib.runs import runner
 from fedlib.runs.federation import federation
-from tests.conftest import TOY
+from tests.conftest import TOY, toy_context
 from tests.data.test_leaf import users, write, write_faces
 
 ALL = [(paper, name) for paper, sets in papers.PAPERS.items() for name in sets]
@@ -91,6 +94,97 @@ def test_gradients_are_clipped_in_fedpgs_settings_alone():
     assert (found, others) == ({5.0}, {None})
 
 
+# Training samples of the ten clients in FedPG's released log: ``train_total`` over its
+# five local epochs.
+LOGGED = (10_082, 5_536, 9_424, 346, 963, 5_676, 6_702, 3_667, 5_387, 3_217)
+
+
+def test_fedpgs_clients_keep_their_last_batch():
+    """The log's counts are whole shards; batches are dropped in no setting."""
+    for protocol in papers.PAPERS["fedpg"].values():
+        training = protocol.training
+        assert (training.drop_last, training.drop_single) == (False, True)
+        assert all(count % training.batch_size for count in LOGGED[4:])
+    fed = federation(papers.fedpg("digits", "fedavg"))
+    ctx = replace(fed.ctx, round=1)
+
+    def loss(state, x, y, extra):
+        out = ctx.net(state, x, train=True)
+        return Losses(cross_entropy(out.logits, y), {}, {"high": out.high})
+
+    trained = ctx.train(ctx.init_clients(common=True), fed.train, loss)
+    sizes = fed.train.sizes()
+    single = (sizes % 16 == 1) & (sizes > 16)
+    assert (sizes % 16 > 1).any()
+    seen = trained.protos["high"].count.sum(1)
+    assert seen.tolist() == (sizes - single.long()).tolist()
+
+
+def test_fedpgs_pooled_images_are_what_the_log_counts():
+    """51,000 for ten clients, 6,000 to test; every setting is that of CIFAR-10."""
+    assert data.DATASETS["cifar10_fs"].per_split == (sum(LOGGED), 6_000)
+    for method in registry.METHODS:
+        pooled = papers.fedpg("cifar10_fs", method)
+        assert pooled.model_copy(update={"dataset": "cifar10"}) == papers.fedpg(
+            "cifar10", method
+        )
+    for name in ("notebook", "script"):
+        found, other = (
+            papers.fedpg(dataset, "fedpg", configuration=name)
+            for dataset in ("cifar10_fs", "cifar10")
+        )
+        assert found.model_copy(update={"dataset": "cifar10"}) == other
+
+
+def test_fedpgs_released_configurations():
+    """run_fedpg.ipynb and run_fedpg.py at commit 73ce01e."""
+    wanted = {
+        "notebook": (0.1, 64, 5, 100, 10, 5, 0.1, 256, 20.0),
+        "script": (0.05, 128, 1, 200, 10, 1, 0.01, 50, 0.1),
+    }
+    for name, values in wanted.items():
+        spec = papers.fedpg("cifar10", "fedpg", configuration=name)
+        training = spec.training
+        assert isinstance(spec.partition, LDA)
+        assert (
+            *(spec.partition.alpha, training.batch_size, training.local_epochs),
+            *(spec.rounds, spec.clients, round(spec.clients * spec.participation)),
+            training.learning_rate,
+            *(spec.hp["virtual_per_class"], spec.hp["align_weight"]),
+        ) == values
+        assert (training.clip, training.momentum, training.weight_decay) == (5, 0, 0)
+        assert (spec.hp["variant"], spec.net) == (name, "resnet18")
+        plain = papers.fedpg("cifar10", "fedavg", configuration=name)
+        assert plain.training == training
+    given = {"partition": {"alpha": 1.0}, "hp": {"variant": "paper"}}
+    changed = papers.fedpg("cifar10", "fedpg", configuration="script", **given)
+    assert changed.partition == LDA(alpha=1.0)
+    assert (changed.hp["variant"], changed.rounds) == ("paper", 200)
+    with pytest.raises(ValueError, match="configuration: got 'log', expected one of"):
+        papers.fedpg("cifar10", "fedpg", configuration="log")
+    with pytest.raises(ValueError, match="dataset: got 'digits', expected one of"):
+        papers.fedpg("digits", "fedpg", configuration="notebook")
+
+
+def test_a_last_batch_of_one_image_does_not_stop_a_resnet():
+    """BatchNorm refuses it on maps of one pixel: 17 images in batches of 16."""
+    training = papers.PAPERS["fedpg"]["cifar10"].training
+    training = training.model_copy(update={"batch_size": 16, "local_epochs": 1})
+    ctx = toy_context(registry.method("fedavg"), 1)
+    net = nets.build("resnet18", (3, 32, 32), 4)
+    ctx = replace(ctx, round=1, net=net, training=training)
+    images = torch.zeros(17, 3, 32, 32)
+    shards = Shards(images, torch.arange(17) % 4, [torch.arange(17)], [0])
+
+    def loss(state, x, y, extra):
+        return Losses(cross_entropy(net(state, x, train=True).logits, y), {}, {})
+
+    ctx.train(ctx.init_clients(common=True), shards, loss)
+    kept = replace(ctx, training=training.model_copy(update={"drop_single": False}))
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        kept.train(kept.init_clients(common=True), shards, loss)
+
+
 def test_partitions_of_the_sheets():
     found = {pair: papers.PAPERS[pair[0]][pair[1]].partition for pair in SHEETS}
     digits = DomainSkew(per_domain=(3, 6, 6, 5), share=0.01, every_class=False)
@@ -124,7 +218,7 @@ def test_transforms_of_papers():
         (paper, name): here(paper, name).transform
         for paper, name in ALL
         if name in ("cifar10", "cifar100", "fashion", "emnist", "celeba", "digits")
-        or name == "femnist_writers"
+        or name in ("cifar10_fs", "femnist_writers")
     }
     assert found == {
         ("gfpl", "cifar10"): None,
@@ -141,6 +235,7 @@ def test_transforms_of_papers():
         ("fedhpro", "cifar100"): hpro,
         ("fedhpro", "digits"): None,
         ("fedpg", "cifar10"): pg,
+        ("fedpg", "cifar10_fs"): pg,
         ("fedpg", "cifar100"): pg,
         ("fedpg", "femnist_writers"): Transform(mean=(0.1307,), std=(0.3081,), side=64),
         ("fedpg", "digits"): None,

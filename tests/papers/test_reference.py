@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pandas as pd
 import pytest
 
+from fedlib import papers
 from fedlib.partitions import SCHEMES
 from fedlib.registry import METHODS
 from fedlib.runs.reports import REFERENCE, reference
@@ -115,11 +116,12 @@ fedpg/table2 26 mean=1425.37
 fedpg/table3 8 mean=2742.38
     cost local_training=1004.79 round=45.76 generator_training=1691.83
     variant fc=1205.57 cnn=1265.07
+fedpg/log 46 mean=1973.233
 """
 DATASETS = {
     *("mnist", "fashion", "emnist", "femnist", "cifar10", "cifar100", "celeba"),
     *("flowers", "defungi", "realwaste", "imagenet", "ham10000", "tiny_imagenet"),
-    *("digits_domains", "office_caltech", "femnist_writers"),
+    *("digits_domains", "office_caltech", "femnist_writers", "cifar10_fs"),
 }
 DOMAINS = {
     "digits_domains": ["MNIST", "USPS", "SVHN", "SYN"],
@@ -677,3 +679,19 @@ def test_fedpg_delay_is_13_and_26_seconds():
     more = cost["local_training"] - cost["local_training"]["none"]
     assert more[["fc", "cnn"]].tolist() == exactly([97.95, 97.95])
     assert cost["generator_training"][["fc", "cnn"]].tolist() == [822.88, 868.95]
+
+
+def test_fedpg_log_is_the_released_one():
+    """Sums of ten rounds; it jumps when virtual images stop, and was stopped itself."""
+    curve = table("fedpg/log").set_index("round")["mean"]
+    assert list(curve.index) == list(range(1, 47))
+    tens = [curve.loc[i : i + 9].sum() for i in range(1, 42, 10)]
+    wanted = [301.5165, 415.4833, 448.5499, 522.8667, 284.8166]
+    assert tens == pytest.approx(wanted, abs=1e-3)
+    right = curve * 6_000 / 100  # images of the test set
+    assert (right - right.round()).abs().max() < 0.01
+    assert (curve.idxmax(), curve.max()) == (37, near(56.83))
+    assert (curve[31], curve[32]) == (near(44.47), near(53.05))
+    assert curve.loc[32:41].mean() - curve.loc[22:31].mean() == near(7.83)
+    spec = papers.fedpg("cifar10_fs", "fedpg", configuration="notebook")
+    assert (spec.hp["virtual_until"], spec.partition.alpha) == (30, 0.1)

@@ -1,7 +1,7 @@
 """What FedPG's tables run the methods with; its own defaults are Section 5.1's.
 
-An earlier version of the released code, whose outputs its history keeps, has 256 images
-per class (``virtual_per_class``) and lambda_c = 20 (``align_weight``).
+The released configurations have other numbers of images and weights: ``fedpg``'s
+variants ``"notebook"`` and ``"script"``.
 """
 
 from fedlib.papers.protocol import Presets
@@ -12,9 +12,15 @@ _CIFAR = {"noise_size": 64, "hidden": 512}
 
 PRESETS: Presets = {
     "fedprox": {"*": {"prox_weight": 0.01}},
-    "fedgen": {"*": _FEDGEN, "cifar10": _CIFAR, "cifar100": _CIFAR},
+    "fedgen": {
+        "*": _FEDGEN,
+        "cifar10": _CIFAR,
+        "cifar10_fs": _CIFAR,
+        "cifar100": _CIFAR,
+    },
     "vhl": {
         "cifar10": {"virtual_per_class": 5000},
+        "cifar10_fs": {"virtual_per_class": 5000},
         "cifar100": {
             "virtual_per_class": 500,
             "style_size": 256,
