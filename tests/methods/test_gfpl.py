@@ -373,6 +373,18 @@ def test_classes_are_fitted_apart():
 # The distance: Eq. (7) and (8)
 
 
+@pytest.mark.parametrize("pairs", [1, 2, 10, 37])
+def test_logged_quantiles_are_distances_of_pairs(pairs):
+    """A few at the variance floor, huge, move the mean and no quantile below them."""
+    apart = draw(pairs, name="apart").abs()
+    apart[apart.argmax()] = 1e9
+    rows = sorted(apart.tolist())
+    wanted = [rows[int(q * (pairs - 1))] for q in (0.1, 0.5, 0.9)]
+    assert gfpl.quantiles(apart).tolist() == wanted
+    assert gfpl.quantiles(apart)[1] == apart.median()
+    assert gfpl.quantiles(apart[:0]).isnan().all()
+
+
 def test_distance_of_one_dimension_is_eq_7():
     for m1, s1, m2, s2 in [(0.0, 1.0, 0.0, 1.0), (1.5, 0.3, -2.0, 4.0), (0, 1, 0, 9)]:
         wanted = 0.25 * (m1 - m2) ** 2 / (s1**2 + s2**2)
