@@ -54,10 +54,15 @@ Readings
     inner products in place of distances, added outside the exponential; where their sum
     is negative, the released code takes its logarithm, we count it as 0.
     L_HPCL is the mean over a batch; ``hpcl_reduction="mean_div_B"`` divides by B again.
-    L_HPAL: ``hpal="raw_sum"`` is Eq. (13); "raw_mean" divides by d, "norm_mean" scales
-    both vectors to length 1, too; "mse" is FedProto's mean square. raw_sum outweighs
-    cross-entropy many times: where it diverges, set the run's ``clip`` or
-    ``align_weight`` = 1/d.
+    L_HPAL: ``hpal="norm_sum"`` (default) is the sum of Eq. (13) over vectors scaled to
+    length 1, as the released code scales them; it is 1 - cosine where no coordinate is
+    more than 1 away. "raw_sum" is Eq. (13) to the letter, whose target cannot be met:
+    H is a mean of draws from N(0, 1), half of it negative, and an embedding ends in a
+    ReLU; it outweighs the cross-entropy many times and needs a small learning rate or
+    the run's ``clip``. "raw_mean" divides it by d; "norm_mean", the released code,
+    divides "norm_sum" by d; "mse" is FedProto's mean square.
+    Learning rate: the slides print none. 0.1 is the released code's, chosen for losses
+    that are next to nothing there; it clips no gradient.
     A term of weight 0 is not computed; with both at 0 this is FedAvg.
     A class that no cohort has held yet is still a negative, at a random direction;
     ``mask_unseen_classes`` keeps it out of both terms (then round 1 has neither).
@@ -113,6 +118,7 @@ REFERENCE = {
 
 Metric = Literal["cosine", "coordwise_eps", "mse"]
 Margin = Literal["l2_exp", "none", "dot_additive"]
+Alignment = Literal["norm_sum", "raw_sum", "raw_mean", "norm_mean", "mse"]
 
 
 class HP(HyperParameters):
@@ -139,7 +145,7 @@ class HP(HyperParameters):
     margin: Margin = "l2_exp"
     margin_when: Literal["epoch", "round"] = "epoch"
     hpcl_reduction: Literal["mean", "mean_div_B"] = "mean"
-    hpal: Literal["raw_sum", "raw_mean", "norm_mean", "mse"] = "raw_sum"
+    hpal: Alignment = "norm_sum"
     contrast_with: Literal["hyper", "prototypes"] = "hyper"
     align_with: Literal["hyper", "prototypes"] = "hyper"
     mask_unseen_classes: bool = False
@@ -232,12 +238,13 @@ def contrast(
 def align(z: Tensor, y: Tensor, hyper: HyperProtos, hp: HP) -> Tensor:
     r"""Return :math:`L_{HPAL}` of a batch: z ``[B, d]``."""
     target = hyper.centre[y]
-    if hp.hpal == "norm_mean":
+    if hp.hpal in ("norm_sum", "norm_mean"):
         z, target = unit(z), unit(target)
     each = F.huber_loss(z, target, reduction="none", delta=1.0)
     if hp.hpal == "mse":
         each = (z - target).square()
-    total = each.sum(1) if hp.hpal == "raw_sum" else each.mean(1)  # Eq. (13)
+    summed = hp.hpal in ("norm_sum", "raw_sum")
+    total = each.sum(1) if summed else each.mean(1)  # Eq. (13)
     return torch.where(hyper.known[y], total, 0.0).mean()
 
 

@@ -34,14 +34,20 @@ Readings
     Exchange: first in round t1, then every S_T rounds (``schedule="from_first"``,
     default), or in multiples of S_T from t1 on (``"multiples"``, as Algorithm 2 is
     printed); the same where S_T divides t1. Mixtures go up, merged ones come back and
-    are used within one round; Algorithm 2 leaves the order open.
+    are used within one round (``order="after"``, default: Section 4.2 retrains "after
+    acquiring global prototypes"). Algorithm 2 prints another order, ``"in_batches"``:
+    in an exchange round, after every batch, a step on r fresh pseudo-features of every
+    class, from the mixtures of the *previous* exchange; the first exchange has none.
+    Both kinds of steps keep their momentum through the round. It prints the fit of
+    mixtures inside the batch loop, too; the last one counts, and is the only one here.
     Retrained: head and projection (the text), or the projection only with
     ``retrain="projection"`` (Algorithm 2); ``retrain_epochs=1`` pass, dropout on.
     Embeddings for the mixtures: after training, in eval mode, without augmentation.
     Covariances are diagonal (the paper uploads standard deviations); ``variance_floor``
     is added to each. A class with fewer distinct samples than n has as many components.
-    D_B sums over dimensions as Eq. (8) says, and so grows with d: S_C = 1 merges next
-    to nothing at d = 512. ``distance="mean"`` divides by d.
+    D_B sums over dimensions as Eq. (8) says, and so grows with d: at d = 50 (MNIST)
+    S_C = 1 merges nothing, whatever the variance floor, so that half of what the paper
+    proposes never acts. ``distance="mean"`` divides by d, and merges most.
     Algorithm 1 lets components join a cluster at once without comparing them with each
     other (default); ``linkage="strict"`` compares. The seed is the first component left
     in an order by content, so that the order of uploads means nothing.
@@ -58,7 +64,7 @@ Readings
 """
 
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -71,7 +77,7 @@ from fedlib.blocks.mixtures import Mixtures
 from fedlib.core.embed import forward
 from fedlib.core.hyper import HyperParameters
 from fedlib.core.layers import linear
-from fedlib.core.local import Losses, Shards
+from fedlib.core.local import Loss, Losses, Shards, Trained
 from fedlib.core.losses import cross_entropy
 from fedlib.core.method import Context, Counted, Method
 from fedlib.core.nets import Out, State
@@ -80,6 +86,9 @@ from fedlib.core.rng import generator
 from fedlib.core.tree import stack
 
 PROJECTION = "own.projection"  # of the layer's weights, beside the net's
+RETRAINED = ("head.", PROJECTION)
+# Logged of the distances; their mean is that of the few whose variances are the floor.
+QUANTILES = {"low": 0.1, "median": 0.5, "high": 0.9}
 
 
 class HP(HyperParameters):
@@ -91,6 +100,7 @@ class HP(HyperParameters):
     first_exchange: int = Field(default=10, ge=1)  # t1
     exchange_every: int = Field(default=10, ge=1)  # S_T
     schedule: Literal["from_first", "multiples"] = "from_first"
+    order: Literal["after", "in_batches"] = "after"  # of training and retraining
     merge_threshold: float = Field(default=1.0, ge=0)  # S_C
     distance: mixtures.Distance = "sum"
     linkage: mixtures.Linkage = "batch"
@@ -129,6 +139,7 @@ class Down(NamedTuple):
     """To every client, before it trains."""
 
     simplex: Simplex
+    previous: Mixtures  # [C, M, d]; none is known unless ``order`` is "in_batches"
 
 
 class Up(NamedTuple):
@@ -239,8 +250,11 @@ def init(ctx: Context) -> tuple[Server, Client]:
 
 
 def broadcast(ctx: Context, server: Server) -> Down:
-    """Box 1."""
-    return Down(Simplex(server.simplex, torch.tensor(ctx.round == 1)))
+    """Box 1; in the printed order also the mixtures of the exchange before."""
+    previous = mixtures.empty(*server.mixtures.mean.shape)
+    if ctx.hp.order == "in_batches" and exchanges(ctx.hp, ctx.round):
+        previous = server.mixtures
+    return Down(Simplex(server.simplex, torch.tensor(ctx.round == 1)), previous)
 
 
 def local_mixtures(ctx: Context, state: State, shards: Shards) -> Mixtures:
@@ -273,20 +287,31 @@ def client(
         out = ctx.net(state, x, train=True)
         return losses(state, out.high, out.logits, y, down.simplex.vertices, hp)
 
-    trained = ctx.train(mine.state, shards, loss)
+    kept = down.simplex.vertices.expand_as(mine.simplex)
+    now = Client(mine.state, kept, torch.tensor(shards.ids))
+    if down.previous.known.any():
+        state, terms = train_in_batches(ctx, down.previous, now, shards, loss)
+    else:
+        state, terms = ctx.train(mine.state, shards, loss)[:2]
     if exchanges(hp, ctx.round):
-        local = local_mixtures(ctx, trained.state, shards)
+        local = local_mixtures(ctx, state, shards)
     else:
         local = mixtures.empty(len(shards.ids), ctx.classes, hp.components, d)
-    kept = down.simplex.vertices.expand_as(mine.simplex)
-    now = Client(trained.state, kept, torch.tensor(shards.ids))
-    return now, Up(local), trained.terms
+    return now._replace(state=state), Up(local), terms
+
+
+def quantiles(apart: Tensor) -> Tensor:
+    """Return ``QUANTILES`` of distances ``[pairs]``; NaN where there is no pair."""
+    if not len(apart):
+        return torch.full((len(QUANTILES),), float("nan"))
+    q = torch.tensor([*QUANTILES.values()], dtype=apart.dtype)
+    return apart.nanquantile(q, interpolation="lower")  # each the distance of a pair
 
 
 def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
     """Box 4; a class that no client of the cohort owns keeps its mixture."""
     hp: HP = ctx.hp
-    names = ("received", "kept", "merged", "distance_mean", "distance_median")
+    names = ("received", "kept", "merged", *(f"distance_{q}" for q in QUANTILES))
     if not exchanges(hp, ctx.round):
         return server, dict.fromkeys(names, torch.tensor(float("nan")))
     fused = mixtures.fuse(
@@ -297,24 +322,28 @@ def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tenso
         size=server.mixtures.weight.shape[1],
     )
     counts = (fused.received, fused.kept, fused.received - fused.kept)
-    numbers = [*counts, fused.apart.mean(), fused.apart.nanmedian()]
+    numbers = [*counts, *quantiles(fused.apart).tolist()]
     watched = {n: torch.tensor(float(v)) for n, v in zip(names, numbers, strict=True)}
     known = mixtures.fill(fused.mixtures, server.mixtures)
     return server._replace(mixtures=known), watched
 
 
 def reply(ctx: Context, server: Server) -> Reply:
-    """Box 5."""
-    if exchanges(ctx.hp, ctx.round):
+    """Box 5; in the printed order they are sent with the next exchange instead."""
+    if ctx.hp.order == "after" and exchanges(ctx.hp, ctx.round):
         return Reply(server.mixtures)
     return Reply(mixtures.empty(*server.mixtures.mean.shape))
 
 
-def pseudo_features(ctx: Context, known: Mixtures, numbers: list[int]) -> Shards:
+def pseudo_features(
+    ctx: Context, known: Mixtures, numbers: list[int], phase: str = ""
+) -> Shards:
     """Draw r points of every known class for each client, as data to train on."""
     hp: HP = ctx.hp
     drawn = [
-        mixtures.sample(known, hp.pseudo_features, ctx.random("pseudo-features", n))
+        mixtures.sample(
+            known, hp.pseudo_features, ctx.random(f"{phase}pseudo-features", n)
+        )
         for n in numbers  # Eq. (4)
     ]
     x, y = (torch.cat(parts) for parts in zip(*drawn, strict=True))
@@ -323,13 +352,9 @@ def pseudo_features(ctx: Context, known: Mixtures, numbers: list[int]) -> Shards
     return Shards(x, y, list(index), numbers)
 
 
-def retrain(
-    ctx: Context, known: Mixtures, mine: Client
-) -> tuple[Client, dict[str, Tensor]]:
-    """Train head and projection of K clients on pseudo-features, nothing else."""
+def retrain_on(ctx: Context, points: Shards, mine: Client, **options: Any) -> Trained:
+    """Train head and projection of K clients on points ``[M, d]``, nothing else."""
     hp: HP = ctx.hp
-    points = pseudo_features(ctx, known, mine.number.tolist())
-    settings = {"local_epochs": hp.retrain_epochs, "local_steps": None}
 
     def loss(state, z, y, extra):
         head = ctx.net.head_state(state)
@@ -338,16 +363,81 @@ def retrain(
         logits = ctx.net.head(head, z, train=True)
         return losses(state, z, logits, y, extra["vertices"], hp)
 
-    trained = ctx.train(
-        {k: v for k, v in mine.state.items() if k.startswith(("head.", PROJECTION))},
+    state = {k: v for k, v in mine.state.items() if k.startswith(RETRAINED)}
+    return ctx.train(state, points, loss, {"vertices": mine.simplex}, **options)
+
+
+def retrain(
+    ctx: Context, known: Mixtures, mine: Client
+) -> tuple[Client, dict[str, Tensor]]:
+    """Retrain K clients on pseudo-features of the merged mixtures."""
+    points = pseudo_features(ctx, known, mine.number.tolist())
+    settings = {"local_epochs": ctx.hp.retrain_epochs, "local_steps": None}
+    trained = retrain_on(
+        ctx,
         points,
-        loss,
-        {"vertices": mine.simplex},
+        mine,
         training=ctx.training.model_copy(update=settings | {"drop_last": False}),
         phase="retrain ",
     )
     terms = {f"retrain_{name}": value for name, value in trained.terms.items()}
     return mine._replace(state=mine.state | trained.state), terms
+
+
+def batches(ctx: Context, shards: Shards) -> list[list[Tensor]]:
+    """Return the batches of each client, in the order in which ``ctx.train`` has them.
+
+    Each is a list of indices; a client without samples has none.
+    """
+    training, each = ctx.training, []
+    for client, index in zip(shards.ids, shards.index, strict=True):
+        shuffle, mine = ctx.random("batches", client), []
+        for _ in range(training.local_steps or training.local_epochs):
+            order = index[torch.randperm(len(index), generator=shuffle)]
+            cut = [part for part in order.split(training.batch_size) if len(part)]
+            short = len(cut) > 1 and len(cut[-1]) < training.batch_size
+            mine += cut[:-1] if short and training.drop_last else cut
+        each.append(mine[: training.local_steps])
+    return each
+
+
+def train_in_batches(
+    ctx: Context, known: Mixtures, mine: Client, shards: Shards, loss: Loss
+) -> tuple[State, dict[str, Tensor]]:
+    """Box 2 in the printed order: after every batch, a step on pseudo-features."""
+    each = batches(ctx, shards)
+    count = torch.tensor([max(1, len(one)) for one in each])
+    once = ctx.training.model_copy(
+        update={"local_epochs": 1, "local_steps": None, "drop_last": False}
+    )
+    fit, total = ctx.blank_moments(mine.state), {}
+    again = {k: v for k, v in fit.items() if k.startswith(RETRAINED)}
+    for step in range(max(len(one) for one in each)):
+        phase, nothing = f"step {step} ", torch.zeros(0, dtype=torch.int64)
+        now = [one[step] if step < len(one) else nothing for one in each]
+        data = shards._replace(index=now)
+        trained = ctx.train(
+            mine.state, data, loss, training=once, phase=phase, moments=fit
+        )
+        mine, fit = mine._replace(state=trained.state), trained.moments
+        points = pseudo_features(ctx, known, mine.number.tolist(), phase)
+        whole = once.model_copy(update={"batch_size": len(points.index[0])})
+        busy = [
+            i if len(j) else nothing for i, j in zip(points.index, now, strict=True)
+        ]
+        retrained = retrain_on(
+            ctx,
+            points._replace(index=busy),
+            mine,
+            training=whole,
+            phase=f"{phase}retrain ",
+            moments=again,
+        )
+        mine = mine._replace(state=mine.state | retrained.state)
+        again = retrained.moments
+        terms = trained.terms | {f"retrain_{k}": v for k, v in retrained.terms.items()}
+        total = {k: total.get(k, 0) + v / count for k, v in terms.items()}
+    return mine.state, total
 
 
 def finish(ctx: Context, down: Reply, mine: Client) -> tuple[Client, dict[str, Tensor]]:

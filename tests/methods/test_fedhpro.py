@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from itertools import islice
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -84,11 +85,13 @@ def huber(u: float) -> float:
     return 0.5 * u * u if abs(u) <= 1 else abs(u) - 0.5
 
 
-def hpal(z, y, s) -> float:
-    """Eq. (13), mean over the batch."""
+def hpal(z, y, s, unit: bool = False) -> float:
+    """Eq. (13), mean over the batch; with ``unit`` of vectors of length 1."""
     total = 0.0
     for b in range(len(z)):
         middle = sum(s[y[b]]) / len(s[y[b]])
+        if unit:
+            z[b], middle = (v / math.sqrt(sum(v * v)) for v in (z[b], middle))
         total += sum(huber(z[b][q] - middle[q]) for q in range(len(z[b])))
     return total / len(z)
 
@@ -221,22 +224,34 @@ def test_contrast_equals_the_formula(margin):
     assert float(found) == pytest.approx(wanted, rel=1e-10)
 
 
-def test_align_equals_the_formula():
-    """Eq. (13); the draw has elements on both sides of 1."""
+@pytest.mark.parametrize("kind", ["raw_sum", "norm_sum"])
+def test_align_equals_the_formula(kind):
+    """Eq. (13), raw and of unit vectors; the draw has elements on both sides of 1."""
     z, s = 2 * drawn(B, D), hyper()
     away = (z - s.centre[Y]).abs()
     assert (away < 1).any()
     assert (away > 1).any()
-    found = fedhpro.align(z, Y, s, HP())
-    wanted = hpal(z.numpy(), Y.tolist(), s.points.numpy())
+    found = fedhpro.align(z, Y, s, HP(hpal=kind))
+    wanted = hpal(z.numpy().copy(), Y.tolist(), s.points.numpy(), kind == "norm_sum")
     assert float(found) == pytest.approx(wanted, rel=1e-12)
 
 
-def test_a_step_minimises_the_sum_of_the_three_terms():
+def test_alignment_of_unit_vectors_is_one_minus_the_cosine():
+    """The default; the length of an embedding does not matter to it."""
+    z, s = drawn(B, D).abs(), hyper()
+    s = s._replace(points=s.points.abs())  # so that no coordinate is 1 away
+    wanted = (1 - F.cosine_similarity(z, s.centre[Y])).mean()
+    for scale in (0.1, 1.0, 30.0):
+        found = fedhpro.align(scale * z, Y, s, HP())
+        torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("kind", ["raw_sum", "norm_sum"])
+def test_a_step_minimises_the_sum_of_the_three_terms(kind):
     """Eq. (14): one batch, one step of SGD, with weights on the two terms."""
     training = Training(learning_rate=0.1, momentum=0.0, batch_size=8)
     own = {"contrast_weight": 0.5, "align_weight": 0.1, "temperature": 0.5}
-    ctx = context(1, training=training, **own)
+    ctx = context(1, training=training, hpal=kind, **own)
     shards = toy_shards([8])
     server, mine = METHOD.init(ctx)
     after, _, terms = METHOD.client(ctx, METHOD.broadcast(ctx, server), mine, shards)
@@ -250,7 +265,10 @@ def test_a_step_minimises_the_sum_of_the_three_terms():
     own_class = F.one_hot(shards.y, 4).bool()
     negative = top.masked_fill(own_class, 0).sum(1)
     near = (1 + negative / (cos[own_class] / tau).exp()).log().mean()
-    home = F.smooth_l1_loss(z, s.mean(1)[shards.y], reduction="sum") / 8
+    ends = (z, s.mean(1)[shards.y])
+    if kind == "norm_sum":
+        ends = tuple(F.normalize(end, dim=1) for end in ends)
+    home = F.smooth_l1_loss(*ends, reduction="sum") / 8
     entropy = F.cross_entropy(ctx.net.head(ctx.net.head_state(state), z), shards.y)
     wanted = {"supervised": entropy, "contrast": near, "align": home}
     for name, value in wanted.items():
@@ -275,7 +293,7 @@ def test_contrast_gradient(margin, reduction):
     assert torch.autograd.gradcheck(lambda z: fedhpro.contrast(z, Y, hyper(), d, hp), z)
 
 
-@pytest.mark.parametrize("hpal", ["raw_sum", "raw_mean", "norm_mean", "mse"])
+@pytest.mark.parametrize("hpal", get_args(fedhpro.Alignment))
 def test_align_gradient(hpal):
     z = drawn(B, D).requires_grad_()
     assert torch.autograd.gradcheck(
@@ -352,7 +370,7 @@ def test_a_zero_embedding_has_finite_terms_and_no_pull_along_the_sphere():
 def test_masked_classes_take_part_in_no_term():
     """Class 1 is unknown: no negative, and its own sample adds 0 to the mean."""
     z, s = drawn(B, D), hyper(torch.tensor([True, False, True]))
-    hp = HP(temperature=0.2)
+    hp = HP(temperature=0.2, hpal="raw_sum")
     found = fedhpro.contrast(z, Y, s, torch.tensor(0.3), hp)
     kept, pair = z[:3].numpy(), s.points[[0, 2]].numpy()
     wanted = hpcl(kept, [0, 1, 0], pair, 0.3, 0.2) * 3 / 4
@@ -470,7 +488,10 @@ def test_scales_of_the_alignment():
     s[..., 1] = 3.0
     known = HyperProtos(s, ALL)
     y = torch.tensor([0, 1])
-    assert float(fedhpro.align(z, y, known, HP())) == pytest.approx(6.5 + 2.5)
+    raw = fedhpro.align(z, y, known, HP(hpal="raw_sum"))
+    assert float(raw) == pytest.approx(6.5 + 2.5)
+    unit = fedhpro.align(z, y, known, HP(hpal="norm_sum"))
+    assert float(unit) == pytest.approx(1)
     mean = fedhpro.align(z, y, known, HP(hpal="raw_mean"))
     assert float(mean) == pytest.approx(9 / 256)
     norm = fedhpro.align(z, y, known, HP(hpal="norm_mean"))

@@ -17,6 +17,7 @@ from sklearn.mixture import GaussianMixture
 from fedlib.baselines import local
 from fedlib.blocks import mixtures
 from fedlib.blocks.mixtures import Components, Mixtures
+from fedlib.core import local as core_local
 from fedlib.core import nets, readouts
 from fedlib.core.augment import Augment
 from fedlib.core.messages import sizes as message_sizes
@@ -371,6 +372,18 @@ def test_classes_are_fitted_apart():
 
 
 # The distance: Eq. (7) and (8)
+
+
+@pytest.mark.parametrize("pairs", [1, 2, 10, 37])
+def test_logged_quantiles_are_distances_of_pairs(pairs):
+    """A few at the variance floor, huge, move the mean and no quantile below them."""
+    apart = draw(pairs, name="apart").abs()
+    apart[apart.argmax()] = 1e9
+    rows = sorted(apart.tolist())
+    wanted = [rows[int(q * (pairs - 1))] for q in (0.1, 0.5, 0.9)]
+    assert gfpl.quantiles(apart).tolist() == wanted
+    assert gfpl.quantiles(apart)[1] == apart.median()
+    assert gfpl.quantiles(apart[:0]).isnan().all()
 
 
 def test_distance_of_one_dimension_is_eq_7():
@@ -925,6 +938,96 @@ def test_a_round_by_hand():
             )
 
 
+PRINTED = {"order": "in_batches", **NOW}
+
+
+@pytest.mark.parametrize("retrain", ["both", "projection"])
+def test_the_printed_order_by_hand(retrain):
+    """A step on pictures, one on features of the last exchange's mixtures, by turns.
+
+    Each of the two keeps its momentum; clients have three batches and two.
+    """
+    hp = {"components": 2, "pseudo_features": 5, "retrain": retrain, **PRINTED}
+    first, second = play(2, sizes=[24, 17], **hp)
+    ctx = replace(toy_context(METHOD, 2, **hp), round=2)
+    shards, vertices = toy_shards([24, 17]), first.server.simplex
+
+    def total(weights, z, logits, y):
+        h = gfpl.projection(weights, z)
+        dr = 0.5 * ((h * vertices[:, y].T).sum(1) - 1) ** 2
+        return 2 * dr.mean() + torch.nn.functional.cross_entropy(logits, y)
+
+    def step(weights, speed, names, loss):
+        leaves = {k: v.clone().requires_grad_() for k, v in weights.items()}
+        slopes = torch.autograd.grad(loss(leaves), [leaves[k] for k in names])
+        for name, slope in zip(names, slopes, strict=True):
+            speed[name] = slope + 0.5 * speed.get(name, 0.0)
+            leaves[name] = leaves[name].detach() - 0.1 * speed[name]
+        return {k: v.detach() for k, v in leaves.items()}
+
+    chosen = "own." if retrain == "projection" else ("own.", "head.")
+    for k, rows in enumerate(shards.index):
+        weights = {name: value[k] for name, value in first.mine.state.items()}
+        order = rows[torch.randperm(len(rows), generator=ctx.random("batches", k))]
+        speed, again, slots = {}, {}, [n for n in weights if n.startswith(chosen)]
+        for number, b in enumerate(order[: len(rows) // 8 * 8].split(8)):
+
+            def pictures(w, b=b):
+                out = ctx.net(w, shards.x[b], train=True)
+                return total(w, out.high, out.logits, shards.y[b])
+
+            def features(w, number=number, k=k):
+                g = ctx.random(f"step {number} pseudo-features", k)
+                z, y = mixtures.sample(first.server.mixtures, 5, g)
+                logits = z @ w["head.0.weight"].T + w["head.0.bias"]
+                return total(w, z, logits, y)
+
+            weights = step(weights, speed, list(weights), pictures)
+            weights = step(weights, again, slots, features)
+        for name, value in weights.items():
+            torch.testing.assert_close(
+                second.mine.state[name][k],
+                value,
+                rtol=0,
+                atol=1e-5,
+                msg=lambda m, n=name: f"{n}: {m}",
+            )
+
+
+def test_the_printed_order_has_nothing_to_retrain_on_in_the_first_exchange():
+    """Until then it is the same as without an exchange; then one set goes down."""
+    played = play(4, order="in_batches", first_exchange=2, exchange_every=2)
+    alone = play(2, pseudo=False)
+    assert_same(played[1].mine, alone[1].mine, **EXACT)
+    for r in played:
+        assert r.sent["down/mixtures"] == (0, 0)
+        assert (r.sent["down/previous"].floats > 0) == (r.number == 4)
+        assert (r.sent["up/mixtures"].floats > 0) == (r.number in (2, 4))
+        assert ("retrain_alignment" in r.terms) == (r.number == 4)
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        {"local_epochs": 2},
+        {"local_epochs": 2, "drop_last": False},
+        {"local_steps": 5},
+        {"batch_size": 30},
+    ],
+    ids=str,
+)
+def test_batches_are_those_of_the_training_loop(training):
+    ctx = toy_context(METHOD, 4)
+    ctx = replace(ctx, training=ctx.training.model_copy(update=training), round=3)
+    shards = toy_shards([24, 0, 9, 16])
+    seen = gfpl.batches(ctx, shards)
+    assert seen[1] == []
+    for k in (0, 2, 3):
+        plan = core_local._batches(shards, k, ctx.training, ctx.random)
+        wanted = [plan.order[slice(*span)].tolist() for span in plan.spans]
+        assert [part.tolist() for part in seen[k]] == wanted
+
+
 # Ablations and reductions
 
 
@@ -984,6 +1087,7 @@ def test_without_the_dual_classifier_the_head_alone_is_retrained():
         {"retrain": "projection"},
         {"retrain_epochs": 2},
         {"projection_size": 8},
+        {"order": "in_batches"},
     ],
     ids=str,
 )
@@ -1016,6 +1120,8 @@ def test_same_bits_twice_and_after_a_resume():
 def test_chunks_do_not_matter(chunk):
     apart = play(1, chunk=chunk, **NOW)[0]
     assert_same(plain_exchange().mine, apart.mine, rtol=0, atol=1e-5)
+    together, apart = (play(2, chunk=c, **PRINTED)[1] for c in (None, chunk))
+    assert_same(together.mine, apart.mine, rtol=0, atol=1e-5)
 
 
 def test_the_order_of_clients_does_not_matter():
@@ -1038,8 +1144,9 @@ def test_the_order_of_clients_does_not_matter():
 
 
 @pytest.mark.parametrize("sizes", [[24], [1, 9], [0, 9, 8], [3, 2]], ids=str)
-def test_small_and_empty_clients(sizes):
-    r = play(2, sizes=sizes, **NOW)[-1]
+@pytest.mark.parametrize("order", ["after", "in_batches"])
+def test_small_and_empty_clients(sizes, order):
+    r = play(2, sizes=sizes, order=order, **NOW)[-1]
     for value in flatten(r.server).values():
         assert torch.isfinite(value.float()).all()
     for value in flatten(r.mine).values():

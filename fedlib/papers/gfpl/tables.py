@@ -153,9 +153,12 @@ def merges(found: Study) -> pd.DataFrame:
     """Return components before and after merging in the last exchange, per setting.
 
     Columns dataset, the setting's name, method, best, last (accuracy in percent),
-    received, kept, merged, distance_mean, distance_median; means over seeds.
+    received, kept, merged, and the 10, 50 and 90 % quantiles of the distances between
+    components of a class (distance_low, distance_median, distance_high); means over
+    seeds.
     """
-    counts = ["received", "kept", "merged", "distance_mean", "distance_median"]
+    counts = ["received", "kept", "merged"]
+    counts += ["distance_low", "distance_median", "distance_high"]
     last = [r.watched().reindex(columns=counts).dropna() for r in found.results]
     each = pd.DataFrame([w.iloc[-1] if len(w) else {} for w in last], columns=counts)
     runs = found.frame()[[*found.cells, "best", "last"]].join(
