@@ -55,16 +55,16 @@ def reference(paper: str, name: str) -> pd.DataFrame:
 def accuracies(results: Sequence[Result]) -> pd.DataFrame:
     """Return one row per run, model and rule, in percent.
 
-    Columns: dataset, method, seed, model, rule, last, best, best_round, mean_last5,
-    is_paper_rule. ``best`` is the best round by mean test accuracy, a selection on the
-    test set.
+    Columns: dataset, method (as ``label`` says it), seed, model, rule, last, best,
+    best_round, mean_last5, is_paper_rule. ``best`` is the best round by mean test
+    accuracy, a selection on the test set.
     """
     parts = []
     for result in results:
         spec, summary = result.spec, result.summary()
         numbers = ["last", "best", "mean_last5"]
         summary[numbers] *= 100
-        head = {"dataset": spec.dataset, "method": spec.method, "seed": spec.seed}
+        head = {"dataset": spec.dataset, "method": label(result), "seed": spec.seed}
         kept = ["model", "rule", "data", *numbers, "best_round", "is_paper_rule"]
         parts.append(summary[kept].assign(**head))
     frame = pd.concat(parts, ignore_index=True)

@@ -23,6 +23,7 @@ from fedlib import data, papers, registry
 from fedlib.core.log import Log
 from fedlib.data import DATASETS
 from fedlib.draw import panels, planes, plot
+from fedlib.methods import fedmps
 from fedlib.papers import study
 from fedlib.papers.fedmps import tables
 from fedlib.papers.fedpa import generated
@@ -87,6 +88,8 @@ HYPER = {
 }
 # Rows of our own that stand beside a number of the paper that knows no such switch.
 CONTROLS = {
+    ("fedmps", "table3"): {"variant": "reference", **fedmps.REFERENCE},
+    ("fedmps", "table7"): {"variant": "reference", **fedmps.REFERENCE},
     ("fedpa", "table4"): {"po_dist": "mse"},
     ("fedhpro", "table5"): {"hpal": "raw_sum"},
     ("fedhpro", "table6"): {"hpal": "raw_sum"},
