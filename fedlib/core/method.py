@@ -73,6 +73,7 @@ class Context:
     seed: int
     round: int = 0  # t, from 1; 0 while initialising
     chunk: int | None = None  # clients trained side by side
+    held: tuple[int, ...] | None = None  # classes that any client holds; None: all
 
     def random(self, purpose: str, client: int | str = "server") -> torch.Generator:
         """Return the generator of a purpose in this round, for a client."""

@@ -209,6 +209,8 @@ def federation(spec: Spec, *, chunk: int | None = None) -> Federation:
         chunk=chunk,
     )
     partition = partition_of(spec, data)
+    held = partition.owns.any(0).nonzero().flatten().tolist()
+    ctx = replace(ctx, held=tuple(held))
     train = _shards(data.train_x, data.train_y, partition.train, data, transform)
     plain, crops = data._replace(augment=None), _crops(spec, data)
 

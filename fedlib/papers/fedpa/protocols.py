@@ -4,9 +4,9 @@ from typing import Any
 
 from fedlib.core.local import Training
 from fedlib.data import Transform
-from fedlib.papers.fedpa.presets import PRESETS
+from fedlib.papers.fedpa.presets import PRESETS, RELEASED
 from fedlib.papers.fedpa.scoreboard import SOURCES
-from fedlib.papers.protocol import Paper, Protocol, spec_of
+from fedlib.papers.protocol import Paper, Protocol, preset, spec_of
 from fedlib.partitions import CappedDirichlet, Users
 from fedlib.runs.spec import Spec
 
@@ -79,9 +79,11 @@ def fedpa(
         Whether clients train with Adam, as the paper states, or by plain SGD, as the
         released loop does; by default Adam except for ``variant="reference"``.
     """
-    released = dict(changes.get("hp", {})).get("variant") == "reference"
+    hp = dict(changes.pop("hp", {}))
+    released = hp.get("variant") == "reference"
+    hp = (preset(RELEASED, method, dataset) if released else {}) | hp
     training = {} if (not released if adam is None else adam) else dict(FEDPA_SGD)
     # FedPA lowers each client's rate itself, by the rounds that it took part in
     training |= {"decay": 1.0} if method == "fedpa" else {}
     training |= dict(changes.pop("training", {}))
-    return spec_of(PAPER, dataset, method, training=training, **changes)
+    return spec_of(PAPER, dataset, method, training=training, hp=hp, **changes)
