@@ -66,6 +66,10 @@ Readings
     released code on as many as a client's batch (``generator_rows="batch_size"``).
     Its hidden width is 256 in print, on CelebA 128 in the code: ``papers.fedpa`` sets
     it with ``variant="reference"``.
+    Local epochs: Section V-A3 prints E = 20 epochs of batch 32; Algorithm 1 and the
+    released code take one step per e, so 20 batches (default). ``papers.fedpa(...,
+    local_unit="epochs")`` passes 20 times over each client's data, some twenty times
+    the work.
     Not covered: the released loader goes on in the next round where it stopped; here
     each round shuffles anew.
 """
