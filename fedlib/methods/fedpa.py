@@ -60,12 +60,18 @@ Readings
     Learning rate: decays by 0.99 per round, at the round of the client's last
     participation (released code) or ``lr_sched="by_round"``. A client's Adam moments
     persist although its weights are replaced; ``moments="reset"`` starts afresh.
+    Other methods start afresh in each round, FedAvg too; training's ``keep_moments``
+    has them go on, as all clients of the released code do.
     BatchNorm statistics are averaged; ``bn="local"``: neither sent nor merged, so that
     the global model keeps the first ones, and each client evaluates with its own.
     Generator: 50 Adam steps per round (released code), each on 32 embeddings; in the
     released code on as many as a client's batch (``generator_rows="batch_size"``).
     Its hidden width is 256 in print, on CelebA 128 in the code: ``papers.fedpa`` sets
     it with ``variant="reference"``.
+    Not printed, and in both variants (released code): weight decay 0.01 of the
+    generator's Adam (``generator_weight_decay``) and of the clients' (``weight_decay``
+    of training), the generator's rate times 0.98 per round (``generator_lr_decay``).
+    0, 0 and 1 switch them off.
     Local epochs: Section V-A3 prints E = 20 epochs of batch 32; Algorithm 1 and the
     released code take one step per e, so 20 batches (default). ``papers.fedpa(...,
     local_unit="epochs")`` passes 20 times over each client's data, some twenty times
