@@ -43,6 +43,7 @@ class Training(BaseModel):
     drop_single: bool = False  # a last batch of one sample alone; neither the only one
     decay: float = Field(default=1.0, gt=0, le=1)  # of the learning rate, per round
     clip: float | None = Field(default=None, gt=0)  # largest norm of a gradient
+    keep_moments: bool = False  # of the optimiser, from round to round
 
 
 class Shards(NamedTuple):

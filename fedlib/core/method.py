@@ -39,6 +39,7 @@ __all__ = [
     "Logged",
     "Loss",
     "Losses",
+    "Memory",
     "Method",
     "Model",
     "Models",
@@ -61,6 +62,14 @@ Sent = TypeVar("Sent")
 Turn = tuple[Kept, Sent, Logged]
 
 
+class Memory:
+    """The moments of a cohort's optimisers, which a round's training goes on from."""
+
+    def __init__(self, moments: Tree):
+        self.moments = moments  # [K, ...]
+        self.trainings = 0  # that went on from them
+
+
 @dataclass(frozen=True)
 class Context:
     """What every function of a method may look at."""
@@ -73,6 +82,8 @@ class Context:
     seed: int
     round: int = 0  # t, from 1; 0 while initialising
     chunk: int | None = None  # clients trained side by side
+    held: tuple[int, ...] | None = None  # classes that any client holds; None: all
+    memory: Memory | None = None  # where the run's training keeps moments
 
     def random(self, purpose: str, client: int | str = "server") -> torch.Generator:
         """Return the generator of a purpose in this round, for a client."""
@@ -105,7 +116,8 @@ class Context:
         """
         settings = training or self.training
         faded = settings.learning_rate * settings.decay ** max(0, self.round - 1)
-        return train_local(
+        memory = self.memory if moments is None else None
+        trained = train_local(
             state,
             shards,
             loss,
@@ -115,12 +127,16 @@ class Context:
             extra=extra,
             draw=draw,
             after_step=after_step,
-            moments=moments,
+            moments=moments if memory is None else memory.moments,
             rate=rate,
             buffers=self.net.buffers,
             dropout_keys=self.net.dropout_keys,
             chunk=self.chunk,
         )
+        if memory is not None:
+            memory.moments = trained.moments
+            memory.trainings += 1
+        return trained
 
     def epochs(
         self,

@@ -44,6 +44,9 @@ Readings
     L_ad has no bound: generated features run away once the fidelity weight has decayed,
     soonest under ``fid_norm="paper"``. ``ad_cap`` bounds the distance (off by default);
     the terms ``norm`` and ``distance`` show it.
+    Eq. (11): a mean over the generated batch; the released code multiplies it by
+    generated over own batch size (``synthetic_scale="batch_ratio"``), which is 1 where
+    both are 32.
     First round: cross-entropy only, since there is no prototype yet (released code);
     the generator is trained in it.
     Classes that the cohort lacks: the prototype is carried (``"zero"``: reset to the
@@ -51,13 +54,30 @@ Readings
     which are means over the others.
     Label distribution: from the cohort, or ``ptilde="cumulative"``: from all clients
     that ever reported. Labels that no client of the cohort owns are not generated.
-    Labels "available" to the released clients are those that any client has reported.
+    Labels that clients draw in the released code are all that any client of the
+    federation holds, participant or not, from the second round on
+    (``client_labels="uniform_all"``); ``"uniform_available"``: those reported so far.
     Learning rate: decays by 0.99 per round, at the round of the client's last
     participation (released code) or ``lr_sched="by_round"``. A client's Adam moments
     persist although its weights are replaced; ``moments="reset"`` starts afresh.
+    Other methods start afresh in each round, FedAvg too; training's ``keep_moments``
+    has them go on, as all clients of the released code do.
     BatchNorm statistics are averaged; ``bn="local"``: neither sent nor merged, so that
     the global model keeps the first ones, and each client evaluates with its own.
-    Generator: 50 Adam steps of 32 per round, weight decay 0.01 (released code).
+    Generator: 50 Adam steps per round (released code), each on 32 embeddings; in the
+    released code on as many as a client's batch (``generator_rows="batch_size"``).
+    Its hidden width is 256 in print, on CelebA 128 in the code: ``papers.fedpa`` sets
+    it with ``variant="reference"``.
+    Not printed, and in both variants (released code): weight decay 0.01 of the
+    generator's Adam (``generator_weight_decay``) and of the clients' (``weight_decay``
+    of training), the generator's rate times 0.98 per round (``generator_lr_decay``).
+    0, 0 and 1 switch them off.
+    Local epochs: Section V-A3 prints E = 20 epochs of batch 32; Algorithm 1 and the
+    released code take one step per e, so 20 batches (default). ``papers.fedpa(...,
+    local_unit="epochs")`` passes 20 times over each client's data, some twenty times
+    the work.
+    Not covered: the released loader goes on in the next round where it stopped; here
+    each round shuffles anew.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -94,7 +114,9 @@ REFERENCE: dict[str, Any] = {
     "fid_norm": "sum",
     "pj_counts": "seen_plus1",
     "gen_labels": "uniform_qualified",
-    "client_labels": "uniform_available",
+    "client_labels": "uniform_all",
+    "synthetic_scale": "batch_ratio",
+    "generator_rows": "batch_size",
     "ad_proto": "prev",
     "proto": "online_train",
     "proto_zero_bug": True,
@@ -128,7 +150,7 @@ class HP(HyperParameters):
     fid_norm: Literal["paper", "sum"] = "paper"
     pj_counts: Literal["dataset", "seen_plus1"] = "dataset"
     gen_labels: Literal["global", "uniform_qualified"] = "global"
-    client_labels: Literal["global", "uniform_available"] = "global"
+    client_labels: Literal["global", "uniform_available", "uniform_all"] = "global"
     ptilde: Literal["selected", "cumulative"] = "selected"
     ad_proto: Literal["new", "prev"] = "new"
     proto: Literal["post_full_eval", "online_train"] = "post_full_eval"
@@ -139,10 +161,12 @@ class HP(HyperParameters):
     lr_sched: Literal["last_trained", "by_round"] = "last_trained"
     lr_decay: float = Field(default=0.99, gt=0, le=1)  # of the clients, per round
     synthetic_batch: int = Field(default=32, ge=1)  # generated per client step
+    synthetic_scale: Literal["mean", "batch_ratio"] = "mean"  # of Eq. (11)
     noise_size: int = Field(default=32, ge=1)
     hidden: int = Field(default=256, ge=1)
     generator_steps: int = Field(default=50, ge=1)
     generator_batch: int = Field(default=32, ge=2)  # BatchNorm needs two
+    generator_rows: Literal["generator_batch", "batch_size"] = "generator_batch"
     generator_lr: float = Field(default=3e-4, gt=0)
     generator_lr_decay: float = Field(default=0.98, gt=0, le=1)  # per round
     generator_weight_decay: float = Field(default=0.01, ge=0)
@@ -221,8 +245,29 @@ def generator_of(ctx: Context) -> Generator:
     return generators.build(ctx.classes, size, hidden=hp.hidden, noise=hp.noise_size)
 
 
+def generator_rows(ctx: Context) -> int:
+    """Return the embeddings of a generator's step; at least two, for its BatchNorm."""
+    if ctx.hp.generator_rows == "generator_batch":
+        return ctx.hp.generator_batch
+    if ctx.training.batch_size < 2:
+        raise ValueError(
+            f"batch_size: got {ctx.training.batch_size} with "
+            "generator_rows='batch_size', expected at least 2: the generator's "
+            "BatchNorm divides by a spread"
+        )
+    return ctx.training.batch_size
+
+
+def synthetic_weight(ctx: Context) -> float:
+    """Return what Eq. (11) is multiplied by beside its weight in Eq. (12)."""
+    if ctx.hp.synthetic_scale == "mean":
+        return 1.0
+    return ctx.hp.synthetic_batch / ctx.training.batch_size
+
+
 def init(ctx: Context) -> tuple[Server, Client]:
     """Draw one model for all and a generator; no prototype is known."""
+    generator_rows(ctx)
     state = ctx.init_clients(True)
     server = with_generator.first_server(ctx, generator_of(ctx), state)
     moments = ctx.blank_moments(state) if ctx.hp.moments == "persist" else {}
@@ -232,8 +277,13 @@ def init(ctx: Context) -> tuple[Server, Client]:
 def broadcast(ctx: Context, server: Server) -> Down:
     """Box 1; clients run the generator in eval mode, so its statistics travel too."""
     hp: HP = ctx.hp
-    uniform = hp.client_labels == "uniform_available"
-    counts = server.available.to(torch.float32) if uniform else server.labels
+    counts = server.labels
+    if hp.client_labels != "global":
+        counts = server.available.to(torch.float32)
+    if hp.client_labels == "uniform_all":
+        begun = server.available.any().to(counts.dtype)
+        counts = torch.zeros_like(counts)
+        counts[list(range(ctx.classes) if ctx.held is None else ctx.held)] = begun
     return with_generator.sent(generator_of(ctx), server, counts, hp.bn)
 
 
@@ -246,6 +296,7 @@ def client(
     begun = bool(down.generator.known)
     generator = generator_of(ctx)
     lambda_ge = schedule(hp.generator_weight, hp.schedule_decay, hp.generator_floor, t)
+    lambda_ge *= synthetic_weight(ctx)
     lambda_po = schedule(hp.proto_weight, hp.schedule_decay, hp.proto_floor, t)
 
     def draw(client: int, step: int) -> dict[str, Tensor]:
@@ -381,7 +432,7 @@ def train_generator(
         counts,
         lambda step: ctx.random(f"generator {step}"),
         noise=hp.noise,
-        batch=hp.generator_batch,
+        batch=generator_rows(ctx),
         steps=hp.generator_steps,
         learning_rate=hp.generator_lr * hp.generator_lr_decay**t,
         weight_decay=hp.generator_weight_decay,

@@ -94,8 +94,13 @@ def notes(results: "Sequence[Result]", paper: str = "fedmps") -> list[Note]:
                 spec.training.local_epochs,
                 protocol.training.local_epochs,
             ),
+            (
+                "local steps",
+                spec.training.local_steps,
+                protocol.training.local_steps,
+            ),
         ):
-            if ours < full:
+            if ours is not None and full is not None and ours < full:
                 text = f"reduced budget: {spec.dataset}, {ours} of {full} {what}"
                 found.append(Note("reduced", text))
         if spec.net != protocol.net:

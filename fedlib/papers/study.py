@@ -45,8 +45,8 @@ def parsed(text: str) -> tuple[str, dict[str, str]]:
     """Return method and hyper-parameters of a run's text.
 
     It is ``method``, ``method:variant``, or ``method:switch:value``, with more pairs
-    of switch and value behind. A switch may also be a setting of training or of the
-    run, such as ``learning_rate`` (``told``).
+    of switch and value behind. A switch may also be a setting of training, of the run
+    or of the paper's function, such as ``learning_rate`` or ``local_unit`` (``told``).
 
     Raises
     ------
@@ -85,10 +85,10 @@ def _hp_names() -> set[str]:
     return {name for each in fields for name in each}
 
 
-def told(method: str, switches: Mapping[str, str]) -> tuple[dict, dict]:
+def told(paper: str, method: str, switches: Mapping[str, str]) -> tuple[dict, dict]:
     """Return what a run's text says of training and length, and of its method."""
     own = registry.method(method).hp.model_fields
-    outside = ({*Training.model_fields, *Spec.model_fields} - COMPOUND) - {*own}
+    outside = ({*Training.model_fields} | _plain(paper)) - {*own}
     general = {n: v for n, v in switches.items() if n in outside}
     return general, {n: v for n, v in switches.items() if n not in outside}
 
@@ -200,7 +200,7 @@ def grid(paper: str, p: Mapping[str, Any], unseen: Iterable[str] = ()) -> Grid:
             for value in values[dataset] if isinstance(values, Mapping) else values:
                 for label, text in labelled(p["runs"]).items():
                     method, switches = parsed(text)
-                    general, hp = told(method, switches)
+                    general, hp = told(paper, method, switches)
                     varied = {setting: value} if setting else {}
                     given = here | varied | general
                     changes = placed(paper, dataset, method, given)

@@ -19,6 +19,7 @@ from fedlib.core.rng import generator
 from fedlib.core.tree import Tree
 from fedlib.data import Dataset, Transform, load
 from fedlib.partitions import Partition, draw
+from fedlib.runs.keep_moments import keep_moments
 from fedlib.runs.spec import Spec
 from fedlib.runs.withhold import withhold
 
@@ -186,6 +187,9 @@ def federation(spec: Spec, *, chunk: int | None = None) -> Federation:
     method = registry.method(spec.method)
     if spec.min_count > 1:
         method = withhold(method, spec.min_count)
+    hp = method.hp(**spec.hp)
+    if spec.training.keep_moments and getattr(hp, "moments", "") != "persist":
+        method = keep_moments(method)
     classes = len(data.classes)
     transform = spec.transform or Transform()
     channels, height, width = data.train_x.shape[1:]
@@ -200,7 +204,7 @@ def federation(spec: Spec, *, chunk: int | None = None) -> Federation:
         elif max(p.numel() for p in weights) > BIG_LAYER:
             chunk = 4
     ctx = Context(
-        hp=method.hp(**spec.hp),
+        hp=hp,
         net=net,
         training=spec.training,
         classes=classes,
@@ -209,6 +213,8 @@ def federation(spec: Spec, *, chunk: int | None = None) -> Federation:
         chunk=chunk,
     )
     partition = partition_of(spec, data)
+    held = partition.owns.any(0).nonzero().flatten().tolist()
+    ctx = replace(ctx, held=tuple(held))
     train = _shards(data.train_x, data.train_y, partition.train, data, transform)
     plain, crops = data._replace(augment=None), _crops(spec, data)
 

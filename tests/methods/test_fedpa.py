@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.func import vmap
 
+import fedlib
 from fedlib.blocks import descent, generators
 from fedlib.core import protos
 from fedlib.core.local import Training
@@ -437,9 +438,11 @@ def test_generator_loss_by_numpy(variant, monkeypatch):
     released = variant == "reference"
     pick = ctx.random("generator 4")
     counts = torch.ones(4) if released else local.count.sum(0).float()
-    y = torch.multinomial(counts, 32, replacement=True, generator=pick).numpy()
+    rows = ctx.training.batch_size if released else 32
+    assert rows == (8 if released else 32)
+    y = torch.multinomial(counts, rows, replacement=True, generator=pick).numpy()
     drawer = torch.rand if released else torch.randn
-    z = drawer(32, 32, generator=pick)
+    z = drawer(rows, 32, generator=pick)
     made = generators.build(4, d)
     fresh = {k: v.clone() for k, v in server.generator.items()}
     h = made(fresh, z, torch.from_numpy(y), train=True).detach().double().numpy()
@@ -451,7 +454,7 @@ def test_generator_loss_by_numpy(variant, monkeypatch):
         w = states[k]["head.0.weight"].double().numpy()
         b = states[k]["head.0.bias"].double().numpy()
         logits = h @ w.T + b
-        entropy = np.log(np.exp(logits).sum(1)) - logits[np.arange(32), y]
+        entropy = np.log(np.exp(logits).sum(1)) - logits[np.arange(rows), y]
         p = table[k, y] / table[:, y].sum(0)
         fid += p.mean() * entropy.mean() if released else (p * entropy).mean() / 2
     new = sum(local.mean[k].numpy() * local.count[k].numpy()[:, None] for k in (0, 1))
@@ -461,14 +464,14 @@ def test_generator_loss_by_numpy(variant, monkeypatch):
     gap = h - phi[y]
     ad = (gap**2).mean() if released else np.sqrt((gap**2).sum(1)).mean()
     div = 0.0
-    for p in range(32):
-        for q in range(32):
+    for p in range(rows):
+        for q in range(rows):
             dh, dz = h[p] - h[q], z[p] - z[q]
             if released and y[p] != y[q]:
                 div -= np.abs(dh).mean() * (dz**2).mean()
             if not released and y[p] == y[q]:
                 div -= np.sqrt((dh**2).sum()) * np.sqrt((dz**2).sum())
-    div = math.exp(div / 32**2)
+    div = math.exp(div / rows**2)
     wanted = 25 * 0.98**11 * fid + div - 0.15 * ad
     terms = {k: float(v.detach()) for k, v in found.terms.items()}
     assert terms["fidelity"] == pytest.approx(fid, rel=1e-4)
@@ -537,6 +540,7 @@ def test_client_loss_by_numpy(variant, t, monkeypatch):
     )
     down = METHOD.broadcast(ctx, server)
     args = captured_train(monkeypatch, ctx, down, mine, shards)
+    assert ctx.training.batch_size == 8
     fresh = args["draw"](1, 7)
     x, y = shards.x[:8], shards.y[:8]
     state = {k: v[1] for k, v in mine.state.items()}
@@ -571,7 +575,7 @@ def test_client_loss_by_numpy(variant, t, monkeypatch):
         assert float(found.terms[name].detach()) == pytest.approx(value, rel=1e-4)
     total = (
         wanted["supervised"]
-        + 25 * 0.98**t * wanted["synthetic"]
+        + (32 / 8 if released else 1) * 25 * 0.98**t * wanted["synthetic"]
         + max(0.15, 5 * 0.98**t) * po
     )
     assert float(found.total.detach()) == pytest.approx(total, rel=1e-4)
@@ -726,6 +730,67 @@ def test_available_labels_are_those_ever_reported():
         server, _ = METHOD.merge(ctx, server, up)
         share = METHOD.broadcast(ctx, server).labels.share
         torch.testing.assert_close(share, torch.tensor(wanted))
+
+
+def test_labels_of_all_clients_from_the_second_round_on():
+    """Released: any class that someone holds, in or out of the cohort; 3 nobody does.
+
+    A client out of the cohort is the only one with class 2. The cohort of round 1
+    reports classes 0 and 1; nothing is sent before.
+    """
+    told = {}
+    for name in ("uniform_all", "uniform_available"):
+        ctx = context(2, client_labels=name, generator_steps=1)
+        ctx = replace(ctx, held=(0, 1, 2))
+        server, _ = METHOD.init(ctx)
+        before = METHOD.broadcast(ctx, server)
+        assert before.labels.sent() == (0, 0)
+        assert not before.labels.share.any()
+        owned = [[2, 0, 0, 0], [0, 1, 0, 0]]
+        up = upload(ctx, Protos(torch.ones(2, 4, 32), torch.tensor(owned)), owned)
+        server, _ = METHOD.merge(ctx, server, up)
+        told[name] = METHOD.broadcast(ctx, server).labels.share
+    torch.testing.assert_close(
+        told["uniform_all"], torch.tensor([1 / 3, 1 / 3, 1 / 3, 0])
+    )
+    torch.testing.assert_close(
+        told["uniform_available"], torch.tensor([0.5, 0.5, 0, 0])
+    )
+
+
+def test_a_federation_says_which_classes_anyone_holds():
+    """Two-class clients, three of them: what they hold by a loop over their labels."""
+    spec = fedlib.papers.fedpa(
+        "digits", "fedpa", clients=3, partition={"scheme": "two_class"}
+    )
+    fed = fedlib.federation(spec)
+    held = set()
+    for rows in fed.train.index:
+        held |= {int(y) for y in fed.train.y[rows]}
+    assert fed.ctx.held == tuple(sorted(held))
+    assert 0 < len(held) < 10
+
+
+def test_a_generator_on_batches_of_one_is_refused():
+    training = Training(batch_size=1)
+    ctx = context(training=training, variant="reference")
+    with pytest.raises(ValueError, match=r"batch_size: got 1.*at least 2"):
+        METHOD.init(ctx)
+    METHOD.init(context(training=training))
+
+
+def test_celebas_generator_is_half_as_wide_in_the_released_code():
+    """Printed [32, 256, 32], released hidden 128; a width that is given stays."""
+    widths = {}
+    for variant in ("paper", "reference"):
+        for dataset in ("celeba", "mnist"):
+            given = {"variant": variant}
+            spec = fedlib.papers.fedpa(dataset, "fedpa", hp=given)
+            widths[variant, dataset] = spec.hp["hidden"]
+    assert widths.pop(("reference", "celeba")) == 128
+    assert set(widths.values()) == {256}
+    given = {"variant": "reference", "hidden": 64}
+    assert fedlib.papers.fedpa("celeba", "fedpa", hp=given).hp["hidden"] == 64
 
 
 @pytest.mark.parametrize("labels", ["global", "uniform_qualified"])

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,10 +14,12 @@ from fedlib import data, papers, registry
 from fedlib.core import nets
 from fedlib.core.local import Losses, Shards
 from fedlib.core.losses import cross_entropy
+from fedlib.core.tree import take
 from fedlib.data import Transform
 from fedlib.partitions import LDA, NID1, CappedDirichlet, DomainSkew, NwayKshot, Users
 from fedlib.runs import runner
 from fedlib.runs.federation import federation
+from fedlib.runs.spec import Spec
 from tests.conftest import TOY, toy_context
 from tests.data.test_leaf import users, write, write_faces
 
@@ -54,8 +57,8 @@ SHEETS = {
     ("fedmps", "femnist"): ("femnist_cnn", 1000, 20, 20, 8, 1, 0.01, "clients"),
     ("gfpl", "femnist"): ("femnist_cnn", 110, 20, 20, 4, 1, 0.01, "clients"),
     ("gfpl", "cifar100"): ("resnet18", 80, 20, 20, 32, 1, 0.01, "clients"),
-    ("fedpa", "emnist"): ("fedpa_cnn", 200, 20, 10, 32, 1, 1e-4, "pooled"),
-    ("fedpa", "celeba"): ("fedpa_cnn_celeba", 200, 20, 10, 32, 1, 3e-4, "pooled"),
+    ("fedpa", "emnist"): ("fedpa_cnn", 200, 20, 10, 32, 20, 1e-4, "pooled"),
+    ("fedpa", "celeba"): ("fedpa_cnn_celeba", 200, 20, 10, 32, 20, 3e-4, "pooled"),
     ("fedhpro", "cifar100"): ("resnet10", 100, 10, 10, 64, 10, 0.1, "full"),
     ("fedhpro", "tiny_imagenet"): ("resnet10", 100, 10, 10, 64, 10, 0.1, "full"),
     ("fedhpro", "ham10000"): ("resnet10", 100, 10, 10, 64, 10, 0.1, "full"),
@@ -242,6 +245,55 @@ def test_transforms_of_papers():
     }
     own = papers.fedpg("femnist_writers", "fedavg", transform={"side": 32})
     assert own.transform == Transform(side=32)
+
+
+def passes(spec: Spec) -> list[int]:
+    """Batches of each client in a round, by a loop over its samples."""
+    fed = federation(spec)
+    seen = []
+
+    def loss(state, x, y, extra):
+        seen[-1] += 1
+        zero = sum(v.sum() for v in state.values() if v.is_floating_point()) * 0
+        return Losses(zero, {}, {})
+
+    for k in range(spec.clients):
+        seen.append(0)
+        one = take(fed.method.init(fed.ctx)[1].state, torch.tensor([k]))
+        fed.ctx.train(one, fed.train.cohort([k]), loss)
+    return seen
+
+
+def test_fedpas_twenty_are_batches_or_passes_over_the_data():
+    """Algorithm 1: 20 steps. Section V-A3: 20 times the whole batches of 16."""
+    of = {"clients": 3, "partition": {"scheme": "lda", "alpha": 5.0}}
+    sizes = federation(papers.fedpa("digits", "fedavg", **of)).train.sizes().tolist()
+    assert min(sizes) >= 32
+    for method in ("fedavg", "fedpa"):
+        steps = papers.fedpa("digits", method, **of)
+        assert passes(steps) == [20, 20, 20]
+        epochs = papers.fedpa("digits", method, local_unit="epochs", **of)
+        assert passes(epochs) == [20 * (n // 16) for n in sizes]
+        cut = papers.fedpa(
+            "digits", method, local_unit="epochs", training={"local_epochs": 3}, **of
+        )
+        assert passes(cut) == [3 * (n // 16) for n in sizes]
+    with pytest.raises(ValueError, match="local_unit: got 'epoch', expected 'steps'"):
+        papers.fedpa("digits", "fedpa", local_unit="epoch")
+
+
+def test_a_cut_of_fedpas_twenty_is_told():
+    def told(**changes) -> list[str]:
+        spec = papers.fedpa("fashion", "fedpa", **changes)
+        return [
+            note.text for note in papers.notes([SimpleNamespace(spec=spec)], "fedpa")
+        ]
+
+    assert told() == told(local_unit="epochs") == []
+    cut = told(local_unit="epochs", training={"local_epochs": 5})
+    assert cut == ["reduced budget: fashion, 5 of 20 local epochs"]
+    cut = told(training={"local_steps": 4})
+    assert cut == ["reduced budget: fashion, 4 of 20 local steps"]
 
 
 def test_fedpa_on_faces(source):

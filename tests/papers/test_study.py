@@ -54,6 +54,21 @@ def test_each_setting_goes_where_its_field_is():
     assert "hp" not in placed("fedpa", "digits", "fedavg", given)
 
 
+def test_a_runs_text_may_set_what_a_papers_function_takes():
+    text = {"epochs": "fedpa:local_unit:epochs", "sgd": "fedpa:adam:false"}
+    given = {"dataset": "digits", "seed": 0, "runs": text | {"plain": "fedpa"}}
+    epochs, sgd, plain = (s.training for s in grid("fedpa", given).specs)
+    assert (epochs.local_steps, epochs.local_epochs) == (None, 20)
+    assert (sgd.optimiser, sgd.local_steps) == ("sgd", 20)
+    assert (plain.optimiser, plain.local_steps) == ("adam", 20)
+    swept = grid("fedpa", given | {"sweeps": {"local_unit": ["steps", "epochs"]}})
+    assert [s.training.local_steps for s in swept.specs[2::3]] == [20, None]
+    with pytest.raises(ValueError, match="local_unit: got 'days'"):
+        grid("fedpa", given | {"runs": ["fedpa:local_unit:days"]})
+    with pytest.raises(ValueError, match="local_unit"):
+        grid("gfpl", given | {"runs": ["gfpl:local_unit:epochs"]})
+
+
 def test_a_runs_text_may_set_its_training_too():
     text = {"slow": "gfpl:align_weight:4:learning_rate:0.5", "fast": "gfpl"}
     given = {"dataset": "digits", "seed": 0, "learning_rate": 0.2, "runs": text}
