@@ -410,9 +410,9 @@ def plain_loop(ctx, state, shards, training, epochs):
 def test_the_cohort_equals_a_plain_loop(dropped):
     """Unequal sizes, two epochs, short batches: every client as if it were alone."""
     method = registry.method("local")
-    shards = toy_shards([24, 17, 5, 9, 1])
+    shards = toy_shards([24, 17, 5, 9, 1, 11])
     training = Training(learning_rate=0.1, local_epochs=2, **dropped)
-    ctx = replace(toy_context(method, 5), round=1, training=training)
+    ctx = replace(toy_context(method, 6), round=1, training=training)
     state = ctx.init_clients(False)
 
     def loss(weights, x, y, extra):
