@@ -54,6 +54,10 @@ Readings
     Weight of a component: pi N_ij (default), or ``component_weight="pi"``.
     Pseudo-features may be negative although embeddings are not; ``clamp=True`` cuts.
     Dimension d_p: ``projection_size``; None takes the embedding's. C <= d_p is needed.
+    The paper's 50, 80, 128, 128 is the projection's size in Table 3, and that of the
+    extractor's output in Section 5.1: ``papers.gfpl(size_of="extractor")`` has nets
+    with such an embedding. By default it is the projection's: Table 1's payloads and
+    Appendix B's 512 are of embeddings of 50 and 512.
     First weights: one draw for all (the paper), or each its own with
     ``common_init=False``.
     Prediction: the head over all classes. Readouts ``etf`` and ``density`` are beside.
