@@ -40,6 +40,8 @@ Readings
     class, from the mixtures of the *previous* exchange; the first exchange has none.
     Both kinds of steps keep their momentum through the round. It prints the fit of
     mixtures inside the batch loop, too; the last one counts, and is the only one here.
+    Rounds: Table 1's column "Comm. Round" is read as rounds of training, of which every
+    S_T-th exchanges; ``papers.gfpl(rounds_of="exchanges")`` has as many exchanges.
     Retrained: head and projection (the text), or the projection only with
     ``retrain="projection"`` (Algorithm 2); ``retrain_epochs=1`` pass, dropout on.
     Embeddings for the mixtures: after training, in eval mode, without augmentation.

@@ -260,3 +260,24 @@ def test_settings_of_a_reading_stay_where_they_are_given():
     assert (spec.net, spec.hp["projection_size"]) == ("lenet", 12)
     with pytest.raises(ValueError, match="size_of: got 'net', expected projection"):
         papers.gfpl("cifar10", "gfpl", size_of="net")
+
+
+def test_rounds_are_of_training_or_exchanges():
+    """80 exchanges in every tenth round from the tenth on end with round 800."""
+    plain = papers.gfpl("mnist", "gfpl")
+    assert (plain.rounds, papers.gfpl("cifar10", "gfpl").rounds) == (80, 100)
+    assert plain == papers.gfpl("mnist", "gfpl", rounds_of="training")
+    other = papers.gfpl("mnist", "gfpl", rounds_of="exchanges")
+    assert other == plain.model_copy(update={"rounds": 800})
+    late = {"first_exchange": 7, "exchange_every": 3}
+    cases = {"from_first": [7, 10, 13, 16], "multiples": [9, 12, 15, 18]}
+    for schedule, wanted in cases.items():
+        hp = late | {"schedule": schedule}
+        for n, last in enumerate(wanted, start=1):
+            spec = papers.gfpl("mnist", "gfpl", hp=hp, rounds=n, rounds_of="exchanges")
+            assert spec.rounds == last
+    off = {"hp": {"pseudo": False}, "rounds_of": "exchanges"}
+    assert papers.gfpl("mnist", "gfpl", **off).rounds == 80  # it never exchanges
+    assert papers.gfpl("mnist", "fedavg", rounds_of="exchanges").rounds == 80
+    with pytest.raises(ValueError, match="rounds_of: got 'all', expected training"):
+        papers.gfpl("mnist", "gfpl", rounds_of="all")
