@@ -377,6 +377,21 @@ def _femnist_cnn(shape: Shape, classes: int) -> Parts:
     return _fedproto_cnn(shape, classes, kernel=3, dropout=0.5)
 
 
+def _femnist_cnn_80(shape: Shape, classes: int) -> Parts:
+    """FedProto's net for Femnist with an embedding of 80 (GFPL, Section 5.1)."""
+    low, _, head = _femnist_cnn(shape, classes)
+    height, width = (((side - 2) // 2 - 4) // 2 for side in shape[1:])
+    high = nn.Sequential(nn.Flatten(), Linear(20 * height * width, 80), nn.ReLU())
+    return low, high, nn.Sequential(head[0], Linear(80, classes))
+
+
+def _resnet18_128(shape: Shape, classes: int) -> Parts:
+    """ResNet18 with one more layer, to an embedding of 128 (GFPL, Section 5.1)."""
+    low, high, _ = _resnet18(shape, classes, cifar=False)
+    narrow = nn.Sequential(*high, Linear(512, 128), nn.ReLU())
+    return low, narrow, nn.Sequential(Linear(128, classes))
+
+
 class _Kind(NamedTuple):
     """How to build a net, and what its paper does."""
 
@@ -393,6 +408,7 @@ NETS = {
     "mnist_cnn": _Kind(_mnist_cnn, embedding="unit"),
     "mnist_cnn_plain": _Kind(_mnist_cnn_plain, embedding="unit"),
     "femnist_cnn": _Kind(_femnist_cnn, embedding="unit"),
+    "femnist_cnn_80": _Kind(_femnist_cnn_80, embedding="unit"),
     "digits_cnn": _Kind(_digits_cnn, (None, 8, 8), "unit"),
     "digits_linear": _Kind(partial(_digits, norm=False), (None, 8, 8)),
     "digits_bn": _Kind(partial(_digits, norm=True), (None, 8, 8)),
@@ -401,6 +417,7 @@ NETS = {
     "resnet10": _Kind(partial(_resnet10, width=32), pooled=True),
     "resnet10_w64": _Kind(partial(_resnet10, width=64), pooled=True),
     "resnet18": _Kind(partial(_resnet18, cifar=False), rule="he", pooled=True),
+    "resnet18_128": _Kind(_resnet18_128, rule="he", pooled=True),
     "resnet50": _Kind(partial(_resnet50, cifar=False), rule="he", pooled=True),
     "resnet18_cifar": _Kind(partial(_resnet18, cifar=True), rule="he", pooled=True),
     "resnet50_cifar": _Kind(partial(_resnet50, cifar=True), rule="he", pooled=True),

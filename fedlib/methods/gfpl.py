@@ -40,6 +40,8 @@ Readings
     class, from the mixtures of the *previous* exchange; the first exchange has none.
     Both kinds of steps keep their momentum through the round. It prints the fit of
     mixtures inside the batch loop, too; the last one counts, and is the only one here.
+    Rounds: Table 1's column "Comm. Round" is read as rounds of training, of which every
+    S_T-th exchanges; ``papers.gfpl(rounds_of="exchanges")`` has as many exchanges.
     Retrained: head and projection (the text), or the projection only with
     ``retrain="projection"`` (Algorithm 2); ``retrain_epochs=1`` pass, dropout on.
     Embeddings for the mixtures: after training, in eval mode, without augmentation.
@@ -54,6 +56,10 @@ Readings
     Weight of a component: pi N_ij (default), or ``component_weight="pi"``.
     Pseudo-features may be negative although embeddings are not; ``clamp=True`` cuts.
     Dimension d_p: ``projection_size``; None takes the embedding's. C <= d_p is needed.
+    The paper's 50, 80, 128, 128 is the projection's size in Table 3, and that of the
+    extractor's output in Section 5.1: ``papers.gfpl(size_of="extractor")`` has nets
+    with such an embedding. By default it is the projection's: Table 1's payloads and
+    Appendix B's 512 are of embeddings of 50 and 512.
     First weights: one draw for all (the paper), or each its own with
     ``common_init=False``.
     Prediction: the head over all classes. Readouts ``etf`` and ``density`` are beside.

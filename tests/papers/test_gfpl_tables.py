@@ -7,6 +7,9 @@ import pandas as pd
 import pytest
 import torch
 
+from fedlib import papers
+from fedlib.core import nets
+from fedlib.core.rng import generator
 from fedlib.methods import gfpl
 from fedlib.papers import study
 from fedlib.papers.gfpl import features, plots, tables
@@ -218,3 +221,63 @@ def test_error_bars_leave_out_a_spread_that_is_missing():
     assert named == ["One sd over clients", "One sd over seeds"]
     assert [t.get_text() for t in fig.axes[0].get_yticklabels()] == ["Local", "GFPL"]
     assert drawn["mean"].tolist() == [50.0, 60.0]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "shape", "classes", "size"),
+    [
+        ("mnist", (1, 28, 28), 10, 50),
+        ("femnist", (1, 128, 128), 62, 80),
+        ("cifar10", (3, 32, 32), 10, 128),
+        ("cifar100", (3, 32, 32), 100, 128),
+    ],
+)
+def test_the_printed_size_is_the_projections_or_the_extractors(
+    dataset, shape, classes, size
+):
+    """Section 5.1's four numbers are the embedding's, or the projection's alone."""
+    plain = papers.gfpl(dataset, "gfpl")
+    assert plain.hp["projection_size"] == size
+    assert plain == papers.gfpl(dataset, "gfpl", size_of="projection")
+    other = papers.gfpl(dataset, "gfpl", size_of="extractor")
+    assert other.hp["projection_size"] is None  # that of the embedding
+    net = nets.build(other.net, shape, classes, other.embedding)
+    state = net.init(generator(0, "init"))
+    out = net(state, torch.rand(2, *shape))
+    assert out.high.shape == (2, size)
+    assert out.logits.shape == (2, classes)
+    assert (out.high >= 0).all()
+    beside = papers.gfpl(dataset, "fedavg", size_of="extractor")
+    assert beside.net == other.net
+    same = {"net": other.net, "hp": other.hp}
+    assert other == plain.model_copy(update=same)
+
+
+def test_settings_of_a_reading_stay_where_they_are_given():
+    spec = papers.gfpl(
+        "cifar10", "gfpl", size_of="extractor", net="lenet", hp={"projection_size": 12}
+    )
+    assert (spec.net, spec.hp["projection_size"]) == ("lenet", 12)
+    with pytest.raises(ValueError, match="size_of: got 'net', expected projection"):
+        papers.gfpl("cifar10", "gfpl", size_of="net")
+
+
+def test_rounds_are_of_training_or_exchanges():
+    """80 exchanges in every tenth round from the tenth on end with round 800."""
+    plain = papers.gfpl("mnist", "gfpl")
+    assert (plain.rounds, papers.gfpl("cifar10", "gfpl").rounds) == (80, 100)
+    assert plain == papers.gfpl("mnist", "gfpl", rounds_of="training")
+    other = papers.gfpl("mnist", "gfpl", rounds_of="exchanges")
+    assert other == plain.model_copy(update={"rounds": 800})
+    late = {"first_exchange": 7, "exchange_every": 3}
+    cases = {"from_first": [7, 10, 13, 16], "multiples": [9, 12, 15, 18]}
+    for schedule, wanted in cases.items():
+        hp = late | {"schedule": schedule}
+        for n, last in enumerate(wanted, start=1):
+            spec = papers.gfpl("mnist", "gfpl", hp=hp, rounds=n, rounds_of="exchanges")
+            assert spec.rounds == last
+    off = {"hp": {"pseudo": False}, "rounds_of": "exchanges"}
+    assert papers.gfpl("mnist", "gfpl", **off).rounds == 80  # it never exchanges
+    assert papers.gfpl("mnist", "fedavg", rounds_of="exchanges").rounds == 80
+    with pytest.raises(ValueError, match="rounds_of: got 'all', expected training"):
+        papers.gfpl("mnist", "gfpl", rounds_of="all")
