@@ -35,8 +35,9 @@ Readings
     0.5), and the printed weights are those of its commands:
     ``supcon_scale="released"``.
     Eq. (8) averages probabilities, the released code averages logits:
-    ``soft_mode="logit_mean"``. ``variant="reference"`` leaves this one as printed: all
-    our numbers of it were computed so, and in ours the two stay within 0.005.
+    ``soft_mode="logit_mean"``. ``variant="reference"`` leaves this one as printed, as
+    all our numbers of it are: give both for the released program to the letter. From
+    the same head the two soft labels differ by less than 0.005 on the digits.
     Server optimiser: IV-A5 names SGD at 0.01 with momentum 0.5 for everything, the
     released code takes Adam at 1e-3 (``server_optimiser="adam"``); both fresh each
     round. ``server_learning_rate`` is that of the optimiser unless it is given.
