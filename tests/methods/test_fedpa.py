@@ -483,6 +483,27 @@ def test_generator_loss_by_numpy(variant, monkeypatch):
     assert float(found.total.detach()) == pytest.approx(wanted, rel=1e-4)
 
 
+def test_what_is_not_printed_is_named_and_can_be_off(monkeypatch):
+    """Weight decay and the rate's decay of the generator, and of clients, at t = 11."""
+    wanted = {
+        "as released": ({}, 3e-4 * 0.98**11, 0.01),
+        "off": ({"generator_lr_decay": 1.0, "generator_weight_decay": 0.0}, 3e-4, 0.0),
+    }
+    for given, rate, decay in wanted.values():
+        ctx = context(2, number=12, **given)
+        server, _ = METHOD.init(ctx)
+        local = known(torch.ones(4, 32), 2, 2, 2, 2)
+        up = upload(ctx, stack([local, local]), [[2] * 4] * 2)
+        args, _ = captured_fit(monkeypatch, ctx, server, up)
+        assert args["learning_rate"] == pytest.approx(rate)
+        assert args["weight_decay"] == decay
+    spec = fedlib.papers.fedpa("mnist", "fedavg")
+    assert spec.training.weight_decay == 0.01
+    readings = fedpa.__doc__.split("Readings")[1]
+    for name in ("weight_decay", "generator_weight_decay", "generator_lr_decay"):
+        assert f"``{name}``" in readings
+
+
 def test_prev_prototypes_are_not_there_in_the_first_round(monkeypatch):
     """D11: L_ad is skipped in round 0 with the old prototypes, not with the new."""
     for ad_proto, active in (("prev", False), ("new", True)):

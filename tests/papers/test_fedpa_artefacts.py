@@ -83,6 +83,27 @@ def test_what_was_sent_is_the_formula_where_all_classes_are_present():
     assert n.generator == 19_744
 
 
+@pytest.mark.parametrize("preset", ["quick", "cpu", "paper"])
+@pytest.mark.parametrize("name", ["table2", "table3", "table4", "fig4"])
+def test_the_released_program_has_a_row_at_every_preset(name, preset):
+    """As released as a whole: every switch, plain SGD, and the other rows with Adam."""
+    mine = artefacts.prepare(f"fedpa/{name}", preset)
+    cells = study.grid("fedpa", mine.parameters)
+    rows = list(zip(cells.cells["method"], cells.specs, strict=True))
+    there = [spec for label, spec in rows if label == "FedPA (reference)"]
+    assert len(there) == sum(label.endswith("squared") for label, _ in rows) / (
+        3 if name == "table4" else 1
+    )
+    for spec in there:
+        assert spec.method == "fedpa"
+        assert fedpa.REFERENCE.items() <= spec.hp.items()
+        training = spec.training
+        assert (training.optimiser, training.learning_rate) == ("sgd", 0.01)
+        assert (training.momentum, training.weight_decay) == (0.0, 0.0)
+    others = [spec for label, spec in rows if label != "FedPA (reference)"]
+    assert {spec.training.optimiser for spec in others} == {"adam"}
+
+
 def test_spread_as_published_by_hand():
     z, y = np.array([[0.0, 0], [2, 0], [0, 9], [0, 11]]), np.array([0, 0, 1, 1])
     found = generated.spread(z, y)
