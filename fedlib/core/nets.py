@@ -379,16 +379,16 @@ def _femnist_cnn(shape: Shape, classes: int) -> Parts:
 
 def _femnist_cnn_80(shape: Shape, classes: int) -> Parts:
     """FedProto's net for Femnist with an embedding of 80 (GFPL, Section 5.1)."""
-    low, _, head = _femnist_cnn(shape, classes)
+    low, _, _ = _femnist_cnn(shape, classes)
     height, width = (((side - 2) // 2 - 4) // 2 for side in shape[1:])
     high = nn.Sequential(nn.Flatten(), Linear(20 * height * width, 80), nn.ReLU())
-    return low, high, nn.Sequential(head[0], Linear(80, classes))
+    return low, high, nn.Sequential(Dropout(0.5), Linear(80, classes))
 
 
 def _resnet18_128(shape: Shape, classes: int) -> Parts:
     """ResNet18 with one more layer, to an embedding of 128 (GFPL, Section 5.1)."""
     low, high, _ = _resnet18(shape, classes, cifar=False)
-    narrow = nn.Sequential(*high, Linear(512, 128), nn.ReLU())
+    narrow = nn.Sequential(high, Linear(512, 128), nn.ReLU())
     return low, narrow, nn.Sequential(Linear(128, classes))
 
 
