@@ -27,8 +27,11 @@ Readings
     Classes of fewer than two samples in all have no covariance: they take the pooled
     one within classes. ``jitter`` is added to every diagonal, since d samples and fewer
     span no d dimensions. Nothing is drawn for a class that nobody has.
-    The head trains for one epoch with the clients' optimiser, rate and batch size
-    (FL-bench); the article's schedule is not given. Dropout is off.
+    The head trains for one epoch of batches of the clients' size (FL-bench); the
+    article's schedule is not given. Dropout is off. Optimiser and rate: the clients',
+    with their momentum and weight decay (None), or the server's own by
+    ``server_optimiser`` and ``server_learning_rate``; FL-bench has plain SGD at the
+    clients' rate, which is too small for it where they use Adam.
     Power transform: statistics are of sign(z) |z|^beta, and what is drawn goes through
     the inverse, since the head reads plain embeddings; ``tukey_power=0.5`` is the
     article's for embeddings that end in a ReLU. Off by default.
@@ -38,7 +41,7 @@ Readings
     the stacked upload holds N C d^2 in memory.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -58,6 +61,8 @@ class HP(shared_model.HP):
 
     samples_per_class: int = Field(default=100, ge=0)  # M_c
     epochs: int = Field(default=1, ge=0)  # over the features drawn
+    server_optimiser: Literal["adam", "sgd"] | None = None  # None: the clients'
+    server_learning_rate: float | None = Field(default=None, gt=0)  # None: the clients'
     jitter: float = Field(default=1e-4, gt=0)
     tukey_power: float = Field(default=1.0, gt=0, le=1)  # beta
 
@@ -153,8 +158,8 @@ def finalise(ctx: Context, server: Server, up: Up) -> Server:
         ctx.net.head_state(server.model.params),
         loss,
         len(batches),
-        learning_rate=training.learning_rate,
-        optimiser=training.optimiser,
+        learning_rate=hp.server_learning_rate or training.learning_rate,
+        optimiser=hp.server_optimiser or training.optimiser,
         momentum=training.momentum,
         weight_decay=training.weight_decay,
     )

@@ -17,15 +17,16 @@ Box
     4. merge: the body is the weighted mean of the clients' bodies.
 
 Readings
-    Lengths: ``head_epochs`` and ``body_epochs`` of the client's data, whatever number
-    of epochs the run sets for other methods; the paper trains the head many times for
-    each time that it trains the body, common libraries once each (default). In a run
-    with ``local_steps`` an epoch is that many steps. A part of 0 epochs is not trained.
+    Lengths: each part trains ``head_epochs`` and ``body_epochs`` times as long as the
+    run lets other methods train: ``local_epochs`` passes over the client's data, or
+    ``local_steps`` steps. The paper trains the head many times for each time that it
+    trains the body; common libraries train both for the run's epochs or the head for
+    one (default: 1 and 1). A part of 0 epochs is not trained.
     Each phase shuffles in its own way and begins with a fresh optimiser.
     Frozen means that the weights stay; BatchNorm statistics of the body follow the data
     in both phases, as in common libraries, since both run in train mode.
     What is personal, weights and prediction: as in FedPer. With ``personal="nothing"``
-    there is no head to train first, and one epoch of the body is FedAvg.
+    there is no head to train first, and ``body_epochs=1`` is FedAvg.
 """
 
 from pydantic import Field
@@ -60,7 +61,8 @@ def train_part(
         return Losses(supervised, {f"{part}_supervised": supervised}, {})
 
     steps = ctx.training.local_steps and epochs * ctx.training.local_steps
-    settings = {"local_epochs": epochs, "local_steps": steps}
+    passes = epochs * ctx.training.local_epochs
+    settings = {"local_epochs": passes, "local_steps": steps}
     training = ctx.training.model_copy(update=settings)
     phase = "head " if part == "head" else ""
     trained = ctx.train(state, shards, loss, training=training, phase=phase)

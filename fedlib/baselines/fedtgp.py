@@ -12,6 +12,7 @@ Symbols
     delta  | margin            |           | margin
     lambda | proto_weight      |           | weight of the pull
     S      | server_epochs     |           | epochs over the uploaded prototypes
+           | server_learning_rate |        | rate of its SGD
 
 Box
     1. broadcast: send the global model and the P^c of all classes uploaded so far.
@@ -26,10 +27,17 @@ Box
 
 Readings
     Prototype net: an embedding table, linear, ReLU, linear, all d wide. It is trained
-    on from round to round; the optimiser is fresh: SGD without momentum at the clients'
-    learning rate and batch size.
-    Weight of the pull: 10 and S = 100 as in the released commands (option defaults: 1
-    and 1000).
+    on from round to round; the optimiser is fresh: SGD without momentum, on batches of
+    the clients' size.
+    Its rate: 0.01. The released program takes that of its clients, which is SGD 0.01 in
+    the released command. Where clients step by Adam their rate says nothing to an SGD,
+    so it has a field of its own; presets name the clients' where these use SGD.
+    Weight of the pull: the released command has 10, for *personal* models under SGD
+    0.01 (the option's default: 1). An average of models that were pulled so hard has a
+    head that does not follow, so that the default, with shared models, is 1. At
+    FedHPro's rate of 0.1 it makes the steps that 10 makes at 0.01. What the command
+    runs is ``share_model=False, common_init=False, proto_weight=10``.
+    S: 100 as in that command (the option's default: 1000).
     The net has prototypes of all C classes and step 6 compares with all of them; those
     of classes that nobody has uploaded yet are not sent. Q^c is of this round's
     uploads; with a single class there is no distance, and delta = 0.
@@ -67,8 +75,9 @@ from fedlib.core.rng import generator
 class HP(shared_model.HP):
     """Hyper-parameters of FedTGP."""
 
-    proto_weight: float = Field(default=10.0, ge=0)  # lambda
+    proto_weight: float = Field(default=1.0, ge=0)  # lambda
     server_epochs: int = Field(default=100, ge=1)  # S
+    server_learning_rate: float = Field(default=0.01, gt=0)
     largest_margin: float = Field(default=100.0, ge=0)
     share_model: bool = True
 
@@ -131,7 +140,7 @@ def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
         contrast = margin_contrast(p[rows], label[rows], prototypes(net), margin)
         return Losses(contrast, {"contrast": contrast}, {})
 
-    rate = ctx.training.learning_rate
+    rate = hp.server_learning_rate
     fitted = descent.fit(
         server.net, loss, len(batches), optimiser="sgd", learning_rate=rate
     )

@@ -5,7 +5,7 @@ Xie et al., Multi-Center Federated Learning, 2020 (arXiv 2005.01026).
 Symbols
     W_i  | up.model       | [K, ...] | client i's weights after its training
     W_c  | server.centres | [C, ...] | centre of cluster c: a model
-    r_i  | server.home    | [N]      | client i's cluster; -1 before it has one
+    r_i  | server.home    | [N]      | client i's cluster; -1 before it has trained
 
 Box
     1. broadcast: send each client its own cluster's centre.
@@ -14,9 +14,15 @@ Box
     4. merge, M-step: a centre is the mean of the weights of its clients.
 
 Readings
-    First centres: weights of clients of the first cohort, drawn by k-means++. A client
-    without a centre yet starts from its own weights, the common first draw or, with
-    ``common_init=False``, one of its own (distances then measure the draw).
+    First centres: weights of clients of the first cohort, drawn by k-means++. In the
+    first round, before there are centres, clients start from their own weights, the
+    common first draw or, with ``common_init=False``, one of their own (distances then
+    measure the draw).
+    A client that is first sampled later starts from one of the centres that have
+    clients, by a lot of its own, and is placed by distance once it has trained. The
+    article's clients are all in every round; its program (a re-upload) gives every
+    client a cluster at random at the start. First weights in their place would be
+    averaged into a centre, and throw it back by as many rounds as it has behind it.
     Distance: squared, over all trained weights; BatchNorm statistics do not count, but
     are averaged within a cluster (``buffers`` as in FedAvg).
     One E-step and one M-step per round. Absent clients keep their cluster, and a centre
@@ -31,8 +37,7 @@ Readings
     Prediction: the client's own centre.
 
 Traffic
-    A client receives one model. One that has no cluster yet receives none, but is
-    counted like the others once there are clusters.
+    A client receives one model, its own centre or that of its lot; none in round 1.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -50,7 +55,7 @@ from fedlib.core.messages import Model, sizes
 from fedlib.core.method import Context, Logged, Models, Rule, Shards, Turn
 from fedlib.core.nets import State
 from fedlib.core.protos import Weighting
-from fedlib.core.rng import seed_of
+from fedlib.core.rng import generator, seed_of
 from fedlib.core.tree import put, stack, take, tree_map
 
 
@@ -67,6 +72,7 @@ class Server(NamedTuple):
 
     centres: Model  # [C, ...]
     home: Tensor  # [N] int64, each client's cluster; -1 for none
+    lot: Tensor  # [N] in [0, 1), says where a client without one begins
 
     def sent(self) -> tuple[int, int]:
         """Return the floats and integers of one centre, once there are any."""
@@ -75,12 +81,20 @@ class Server(NamedTuple):
         found = sizes(shared_model.Down(one._replace(known=known))).values()
         return sum(s.floats for s in found), sum(s.ints for s in found)
 
+    def start(self, clients: Tensor) -> Tensor:
+        """Return the clusters ``[K]`` from whose centres clients start; -1 for none."""
+        found, used = self.home[clients], self.home[self.home >= 0].unique()
+        if not len(used):
+            return found
+        drawn = used[(self.lot[clients] * len(used)).long()]
+        return torch.where(found < 0, drawn, found)
+
     def own(self, clients: Tensor, mine: State) -> State:
         """Return clients' centres ``[K, ...]``, or of ``mine`` what they lack."""
-        rows = (self.home[clients] >= 0).nonzero().squeeze(1)
+        begin = self.start(clients)
+        rows = (begin >= 0).nonzero().squeeze(1)
         state = self.centres.state
-        theirs = take(state, self.home[clients[rows]])
-        return mine | put({k: mine[k] for k in state}, rows, theirs)
+        return mine | put({k: mine[k] for k in state}, rows, take(state, begin[rows]))
 
 
 class Down(NamedTuple):
@@ -103,7 +117,8 @@ def init(ctx: Context) -> tuple[Server, Client]:
     mine = Client(ctx.init_clients(ctx.hp.common_init))
     model = shared_model.uploaded(ctx, mine.state)
     idle = tree_map(lambda x: torch.stack([x[0]] * ctx.hp.clusters), model)
-    return Server(idle, torch.full((ctx.clients,), -1)), mine
+    lot = torch.rand(ctx.clients, generator=generator(ctx.seed, "init", "cluster"))
+    return Server(idle, torch.full((ctx.clients,), -1), lot), mine
 
 
 def broadcast(ctx: Context, server: Server) -> Down:
@@ -153,7 +168,7 @@ def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 3 and 4; in the order of the clients' numbers."""
     order = up.client.argsort()
     up = take(up, order[up.samples[order] > 0])
-    centres, before = server
+    centres, before, lot = server
     if ctx.hp.assign == "class_count":
         more = (up.classes >= up.classes.double().mean()).long()
         home = before.index_copy(0, up.client, more.clamp(max=ctx.hp.clusters - 1))
@@ -172,7 +187,7 @@ def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
         if share.any():
             centre = mean_model(up.model, share, centre, ctx.hp.buffers)
         moved.append(centre)
-    return Server(stack(moved), home), {"changed": (home != before).sum().float()}
+    return Server(stack(moved), home, lot), {"changed": (home != before).sum().float()}
 
 
 def models(ctx: Context, server: Server, mine: Client) -> Models:

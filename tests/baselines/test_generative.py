@@ -428,10 +428,18 @@ def test_ccvr_finalise_moves_the_head_alone_towards_what_is_drawn(net):
     assert bool((up.gaussians.count.sum(0) == 0)[2])  # and class 2 does no harm
 
 
-def test_ccvr_head_by_a_plain_loop():
-    """One epoch of SGD with the run's momentum, rate and batch size."""
+ADAM = {"server_optimiser": "adam", "server_learning_rate": 0.003}
+
+
+@pytest.mark.parametrize("own", [{}, {"server_learning_rate": 0.02}, ADAM], ids=str)
+def test_ccvr_head_by_a_plain_loop(own):
+    """One epoch of SGD with the run's momentum, rate and batch size, or the server's.
+
+    Its own optimiser or rate does not touch what else is the run's.
+    """
     training = Training(learning_rate=0.1, momentum=0.9, batch_size=7)
-    ctx, _, last, up = surveyed([24, 17], samples_per_class=5, training=training)
+    given = {"samples_per_class": 5, "training": training, **own}
+    ctx, _, last, up = surveyed([24, 17], **given)
     found = ccvr.finalise(ctx, last.server, up).model.params
     pick = ctx.random("calibration")
     z, y = ccvr.draw(ccvr.pooled(up.gaussians), 5, 1e-4, pick)
@@ -439,7 +447,10 @@ def test_ccvr_head_by_a_plain_loop():
         last.server.model.params[f"head.0.{n}"].clone().requires_grad_()
         for n in ("weight", "bias")
     )
-    optimiser = torch.optim.SGD([w, b], lr=0.1, momentum=0.9)
+    rate = own.get("server_learning_rate", 0.1)
+    optimiser = torch.optim.SGD([w, b], lr=rate, momentum=0.9)
+    if "server_optimiser" in own:
+        optimiser = torch.optim.Adam([w, b], lr=rate)
     for rows in torch.randperm(20, generator=pick).split(7):
         optimiser.zero_grad()
         logits = z[rows].float() @ w.T + b

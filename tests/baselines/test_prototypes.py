@@ -11,7 +11,7 @@ import torch
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
-from fedlib import registry
+from fedlib import papers, registry
 from fedlib.baselines import fedgmkd, fedhkd, fedproc, fedsa, fedtgp
 from fedlib.blocks.with_knowledge import parts
 from fedlib.core import losses, nets, protos
@@ -607,8 +607,11 @@ def test_fedtgp_margin_is_the_largest_gap_up_to_a_bound():
 
 
 def test_fedtgp_prototypes_equal_those_of_an_ordinary_torch_loop():
-    """One batch holds all uploads, so that the order of batches does not matter."""
-    settings = {"training": ONE_STEP, "server_epochs": 5}
+    """One batch holds all uploads, so that the order of batches does not matter.
+
+    The rate is the server's own, whatever the clients' (0.1).
+    """
+    settings = {"training": ONE_STEP, "server_epochs": 5, "server_learning_rate": 0.05}
     ctx, _, (_, up, _) = call("fedtgp", 1, **settings)
     server, _ = fedtgp.METHOD.init(ctx)
     found, watched = fedtgp.METHOD.merge(ctx, server, up)
@@ -623,7 +626,7 @@ def test_fedtgp_prototypes_equal_those_of_an_ordinary_torch_loop():
     renamed = {"table": "0.weight", "0.weight": "1.weight", "0.bias": "1.bias"}
     renamed |= {"2.weight": "3.weight", "2.bias": "3.bias"}
     net.load_state_dict({renamed[k]: v for k, v in server.net.items()})
-    optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.05)
     owner, label = up.protos.known.nonzero(as_tuple=True)
     p, margin = up.protos.mean[owner, label], max(mean_gaps(up.protos))
     seen = []
@@ -737,6 +740,26 @@ def test_fedtgp_with_personal_models_sends_prototypes_only():
     ctx = toy_context(fedtgp.METHOD, 4, share_model=False)
     assert fedtgp.METHOD.rule(ctx.hp) == ("personal", "nearest_all")
     assert fedtgp.METHOD.models(ctx, found.server, found.mine).shared is None
+
+
+def test_fedtgps_server_keeps_its_rate_where_clients_use_adam():
+    """The same uploads make the same prototypes, whatever the clients train with."""
+    up = play("fedtgp", 1)[0].up
+    made = []
+    for training in (ONE_STEP, Training(optimiser="adam", learning_rate=1e-3)):
+        training = training.model_copy(update={"batch_size": 64})
+        ctx = toy_context(fedtgp.METHOD, 4, training=training)
+        made.append(fedtgp.METHOD.merge(ctx, fedtgp.METHOD.init(ctx)[0], up)[0].protos)
+    assert same(*made)
+
+
+def test_fedhpros_preset_of_fedtgp_steps_as_its_clients_do():
+    """All clients of that paper use SGD, as those of the official program."""
+    for dataset in papers.PAPERS["fedhpro"]:
+        spec = papers.fedhpro(dataset, "fedtgp")
+        assert spec.training.optimiser == "sgd"
+        assert spec.hp["server_learning_rate"] == spec.training.learning_rate
+        assert (spec.hp["share_model"], spec.hp["proto_weight"]) == (True, 1.0)
 
 
 def test_fedtgp_payload_on_fedhpros_net():

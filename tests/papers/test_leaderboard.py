@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 import fedlib
+from fedlib import registry
 from fedlib.core.log import Log
 from fedlib.draw.plot import style
 from fedlib.papers.ours import leaderboard, leaderboard_plots
-from fedlib.registry import METHODS
+from fedlib.registry import METHODS, title
 from fedlib.runs.results import Result
 
 GRID = {
@@ -25,6 +26,13 @@ GRID = {
     "rounds": 2,
     "server_steps": 10,
     "seeds": [0],
+}
+
+
+TWICE = ("fedpa", "fedhpro", "fedpg")
+SENT = {
+    "sent/up/model": torch.tensor([[600, 30], [600, 30]]),
+    "sent/down/model": torch.tensor([[0, 0], [300, 0]]),
 }
 
 
@@ -51,8 +59,8 @@ def test_specs_are_partitions_by_methods_by_seeds():
 
 def test_no_methods_means_all_and_servers_keep_to_the_budget():
     specs = leaderboard.specs(GRID | {"methods": [], "partitions": ["two_class"]})
-    hp = {s.method: s.hp for s in specs}
-    assert list(hp) == list(METHODS)
+    hp = {leaderboard.label(s): s.hp for s in specs}
+    assert [name for name in hp if name in METHODS] == list(METHODS)
     assert hp["fedpa"]["generator_steps"] == 10  # of 50
     assert hp["fedhpro"]["hyper_steps"] == 10  # of 30
     assert hp["fedtgp"]["server_epochs"] == 100  # they cost little: not cut
@@ -63,6 +71,40 @@ def test_no_methods_means_all_and_servers_keep_to_the_budget():
     assert longer[0].hp["first_exchange"] == longer[0].hp["exchange_every"] == 3
     units = [s.method for s in specs if s.embedding == "unit"]
     assert units == ["fedmps"]
+
+
+def test_released_variants_have_rows_of_their_own():
+    """Behind their methods, at the same budget, with all released switches."""
+    specs = leaderboard.specs(GRID | {"methods": [], "partitions": ["two_class"]})
+    names = [leaderboard.label(s) for s in specs]
+    at = {name: names.index(f"{title(name)} (reference)") for name in TWICE}
+    for name, place in at.items():
+        assert names[place - 1] == leaderboard.method_of(names[place]) == name
+        whole = registry.method(name).hp(variant="reference").model_dump()
+        cut = {k for k, v in specs[place].hp.items() if v != whole[k]}
+        assert cut <= set(leaderboard.SERVER_STEPS)
+    assert [leaderboard.method_of(name) for name in METHODS] == list(METHODS)
+    asked = GRID | {"methods": ["fedpa:reference"], "partitions": ["lda"]}
+    assert leaderboard.label(leaderboard.specs(asked)[0]) == "FedPA (reference)"
+    with pytest.raises(ValueError, match="variant"):
+        leaderboard.specs(GRID | {"methods": ["fedavg:reference"]})
+
+
+def test_a_released_variant_is_a_row_of_table_and_figures():
+    results = [*boards(), made_up("fedpa:reference", "lda", [6, 5, 0], **SENT)]
+    frame = leaderboard.table(results)
+    assert frame["method"].tolist()[-1] == "FedPA (reference)"
+    means = leaderboard.overall(frame)
+    fig, _ = leaderboard_plots.bytes_page(frame, means)
+    point = next(
+        line
+        for line in fig.subfigs[0].axes[0].lines
+        if line.get_markerfacecolor() == "white"
+    )
+    assert point.get_markeredgecolor() == style("fedpa").colour
+    ranks, _ = leaderboard_plots.ranks(frame, means)
+    found = [t.get_text() for t in ranks.axes[0].get_yticklabels()]
+    assert "FedPA (reference)" in found
 
 
 @pytest.mark.parametrize("dataset", leaderboard.SETTINGS)
@@ -84,7 +126,8 @@ def test_unknown_names_are_refused():
 def made_up(method: str, partition: str, right: list[int], **more: Tensor) -> Result:
     """Return a result of three clients with ten test samples, the third with none."""
     spec = leaderboard.specs(GRID | {"methods": [method], "partitions": [partition]})
-    method_rule = "personal/head_all" if method == "local" else "global/head_all"
+    rules = {"local": "personal/head_all", "fedpa:reference": "received/head_all"}
+    method_rule = rules.get(method, "global/head_all")
     log = {
         f"accuracy/{method_rule}": torch.tensor([[0, 0, 0], right]),
         "samples": torch.tensor([[10, 10, 0], [10, 10, 0]]),
@@ -99,16 +142,12 @@ def boards() -> list[Result]:
     FedAvg sends 600 floats and 30 integers up in each of two rounds, and 300 floats
     down in the second: (1500 * 4 + 60 * 8) / 3 clients = 2160 bytes each.
     """
-    sent = {
-        "sent/up/model": torch.tensor([[600, 30], [600, 30]]),
-        "sent/down/model": torch.tensor([[0, 0], [300, 0]]),
-    }
     whole = {"full/global/head_all": torch.tensor([[0], [15]])}
     return [
         made_up("local", "nid1", [9, 7, 0]),
-        made_up("fedavg", "nid1", [5, 5, 0], **sent, **whole),
+        made_up("fedavg", "nid1", [5, 5, 0], **SENT, **whole),
         made_up("local", "lda", [6, 6, 0]),
-        made_up("fedavg", "lda", [6, 6, 0], **sent, **whole),
+        made_up("fedavg", "lda", [6, 6, 0], **SENT, **whole),
     ]
 
 

@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from fedlib import registry
-from fedlib.draw.plot import PAGE, RC, style
+from fedlib.draw.plot import PAGE, RC, Style, style
+from fedlib.papers.ours.leaderboard import method_of
 
 SILENT = "local"  # sends nothing: a line across, not a point
 TOGETHER = 1.5  # labels of points whose bytes differ by less share a column
@@ -34,26 +35,33 @@ def _spread(values: np.ndarray, gap: float, low: float, high: float) -> np.ndarr
     return found
 
 
+def _look(name: str) -> Style:
+    """Return the style of a row; a released variant has its method's."""
+    return style(method_of(name))
+
+
 def _points(ax: Axes, frame: pd.DataFrame, size: float) -> None:
     """Draw one marker per method, and the silent method as a line."""
     ax.set_xscale("log")
     ax.grid(axis="y")
     ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:.0f}"))
     for row in frame.to_dict("records"):
-        look = style(row["method"])
+        look = _look(row["method"])
         if row["method"] == SILENT:
             height = row["own"]
             ax.axhline(height, color=look.colour, linestyle=":", linewidth=1, zorder=1)
             continue
         ours = look.line == "-"
+        hollow = method_of(row["method"]) != row["method"]  # a released variant
         ax.plot(
             row["megabytes"],
             row["own"],
             linestyle="",
             marker=look.marker,
             color=look.colour,
+            markerfacecolor="white" if hollow else look.colour,
             markersize=size * (1.5 if look.marker == "*" else 1.0),
-            markeredgecolor="black" if ours else "white",
+            markeredgecolor=look.colour if hollow else "black" if ours else "white",
             markeredgewidth=0.8 if ours else 0.4,
             zorder=3 if ours else 2,
         )
@@ -61,7 +69,7 @@ def _points(ax: Axes, frame: pd.DataFrame, size: float) -> None:
 
 def _weight(method: str) -> str:
     """Return the font weight of a name: the papers' own five are bold."""
-    return "bold" if style(method).line == "-" else "normal"
+    return "bold" if _look(method).line == "-" else "normal"
 
 
 def _label(ax: Axes, frame: pd.DataFrame) -> None:
