@@ -36,6 +36,8 @@ TOY_TRAINING = {
     "fedpa": Training(optimiser="adam", learning_rate=0.003, local_steps=20),
     "fedgen": Training(optimiser="adam", learning_rate=0.003, local_steps=20),
     "fedhpro": Training(learning_rate=0.02, momentum=0.0, local_epochs=2),
+    # the released notebook's weight of 20 diverges without
+    "fedpg": Training(learning_rate=0.1, clip=5.0),
 }
 
 
