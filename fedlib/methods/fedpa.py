@@ -281,9 +281,9 @@ def broadcast(ctx: Context, server: Server) -> Down:
     if hp.client_labels != "global":
         counts = server.available.to(torch.float32)
     if hp.client_labels == "uniform_all":
-        begun = server.available.any().to(counts.dtype)
-        counts = torch.zeros_like(counts)
-        counts[list(range(ctx.classes) if ctx.held is None else ctx.held)] = begun
+        held = range(ctx.classes) if ctx.held is None else ctx.held
+        everyone = torch.tensor([float(c in held) for c in range(ctx.classes)])
+        counts = everyone * server.available.any()
     return with_generator.sent(generator_of(ctx), server, counts, hp.bn)
 
 
