@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 import torch
 
@@ -19,6 +20,7 @@ from fedlib.data import Transform
 from fedlib.partitions import LDA, NID1, CappedDirichlet, DomainSkew, NwayKshot, Users
 from fedlib.runs import runner
 from fedlib.runs.federation import federation
+from fedlib.runs.reports import REFERENCE
 from fedlib.runs.spec import Spec
 from tests.conftest import TOY, toy_context
 from tests.data.test_leaf import users, write, write_faces
@@ -296,6 +298,16 @@ def test_a_cut_of_fedpas_twenty_is_told():
     assert cut == ["reduced budget: fashion, 4 of 20 local steps"]
 
 
+def test_fedmps_draws_clients_as_its_table_2_prints():
+    printed = pd.read_csv(REFERENCE / "fedmps" / "table2.csv")
+    assert len(printed) == 6
+    for row in printed.to_dict("records"):
+        dataset = row.pop("dataset")
+        drawn = papers.fedmps(dataset, "fedmps").partition.model_dump()
+        ours = {name: drawn[name] for name in row if name != "classes"}
+        assert ours | {"classes": data.DATASETS[dataset].classes} == row
+
+
 def test_fedpa_on_faces(source):
     write_faces(source)
     scheme = {"users_per_client": 1}
@@ -346,11 +358,11 @@ SIXTH = {
     """,
     "protocols": """
         from fedlib.papers.protocol import Paper, Protocol, spec_of
-        from fedlib.papers.source import Source
+        from fedlib.papers.source import Accuracies
         from fedlib.partitions import LDA
         PRESETS = {"fedprox": {"*": {"prox_weight": 7.0}}}
         SIXTH = {"digits": Protocol("digits_bn", LDA(alpha=0.3), 9)}
-        PAPER = Paper(SIXTH, PRESETS, sources=(Source("sixth", "table1", "mean"),))
+        PAPER = Paper(SIXTH, PRESETS, sources=(Accuracies("sixth", "table1"),))
         def sixth(dataset, method, **changes):
             return spec_of(PAPER, dataset, method, **changes)
     """,

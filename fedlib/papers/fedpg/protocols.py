@@ -91,7 +91,7 @@ CONFIGURATIONS = {
     ),
 }
 
-PAPER = Paper(FEDPG, PRESETS, sources=SOURCES)
+PAPER = Paper(FEDPG, PRESETS, sources=SOURCES, configurations=CONFIGURATIONS)
 
 
 def fedpg(
