@@ -46,7 +46,8 @@ PLACED = (
 ROWS = ("method", "variant", "distance", "cost")  # what a row is named by
 PREFIX = {
     **{"alpha": "α ", "ways": "n = ", "imbalance": "tail ", "round": "round "},
-    **{"shot_spread": "spread ", "virtual_per_class": "n_v "},
+    **{"shot_spread": "spread ", "virtual_per_class": "images per class "},
+    "participation": "participation ",
 }
 NAMES = {"paper": registry.title}  # how ``tables.render`` prints what CSVs hold by name
 SHORT = {"nid1": "NID1", "nid2": "NID2", "lda": "LDA", "none": "without all"}

@@ -25,6 +25,7 @@ COLOURS = {
     "not implemented": "#ffffff",
     "not available": "#ffffff",
 }
+REFERENCE = "reference only"  # the colour of the released reading, beside ours too
 HATCHES = {"not implemented": "....", "not available": "/////"}
 ROW, FIELD, LETTER = 0.15, 0.37, 0.042  # inches: a row, a field's width, a letter's
 HEAD, TITLE = 0.4, 0.3  # inches: the legend, a panel's title
@@ -65,7 +66,8 @@ class _Panel(NamedTuple):
 
     @property
     def above(self) -> float:
-        return TITLE + 0.7 * LETTER * max(map(len, self.columns))
+        longest = max(map(len, self.columns))
+        return TITLE + 0.7 * LETTER * max(longest, 5 * bool(longest))
 
     @property
     def field(self) -> float:
@@ -74,7 +76,7 @@ class _Panel(NamedTuple):
     @property
     def over(self) -> float:
         """How far the last column's slanted label stands out to the right."""
-        return max(0.1, 0.75 * LETTER * len(self.columns[-1]) - FIELD / 2)
+        return max(0.1, 0.8 * LETTER * len(self.columns[-1]) - FIELD / 2)
 
     @property
     def width(self) -> float:
@@ -117,10 +119,19 @@ def _look(state: str) -> dict[str, Any]:
 def _draw(ax: Axes, panel: _Panel) -> None:
     for cell in panel.part.itertuples():
         x, y = panel.columns.index(cell.setting), panel.rows.index(cell.row)
-        ax.add_patch(Rectangle((x, y), 1, 1, linewidth=0.6, **_look(cell.state)))
-        shown = cell.reference if cell.state == "reference only" else cell.ours
-        text = gap_text(cell.kind, cell.number, shown) + "*" * cell.reduced
-        ax.text(x + 0.5, y + 0.53, text, ha="center", va="center", fontsize=5)
+        parts = [(cell.state, cell.ours)]
+        if not pd.isna(cell.reference):
+            parts = [p for p in parts if p[0] != REFERENCE] + [
+                (REFERENCE, cell.reference)
+            ]
+        wide = 1 / len(parts)
+        for i, (state, value) in enumerate(parts):
+            box = (x + i * wide, y), wide, 1
+            ax.add_patch(Rectangle(*box, linewidth=0.6, **_look(state)))
+            text = gap_text(cell.kind, cell.number, value) + "*" * cell.reduced
+            middle = x + (i + 0.5) * wide
+            size = 5 if len(parts) == 1 else 4.5
+            ax.text(middle, y + 0.53, text, ha="center", va="center", fontsize=size)
     ax.set_xlim(0, len(panel.columns))
     ax.set_ylim(len(panel.rows), 0)
     ax.set_yticks([i + 0.5 for i in range(len(panel.rows))], panel.rows)
@@ -146,8 +157,8 @@ def board(cells: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     -------
     Figure, DataFrame
         The figure and the rows it drew. A field says how far ours is from the paper's
-        number (``gap_text``), where only the released reading ran that one's; a star
-        marks a reduced budget.
+        number (``gap_text``), and beside it, or alone, how far the released reading is;
+        a star marks a reduced budget.
     """
     shelves = _shelves(_panels(cells))
     heads = [max(p.above for p in shelf) for shelf in shelves]
@@ -167,8 +178,12 @@ def board(cells: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
             x += panel.width
         top += head + body
     there = set(cells["state"])
+    there |= {REFERENCE} if cells["reference"].notna().any() else set()
     handles = [
-        Patch(label=state, **(_look(state) | {"edgecolor": "#bbbbbb"}))
+        Patch(
+            label="reference" if state == REFERENCE else state,
+            **(_look(state) | {"edgecolor": "#bbbbbb"}),
+        )
         for state in STATES
         if state in there
     ]

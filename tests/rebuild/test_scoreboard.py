@@ -522,3 +522,17 @@ def test_a_board_has_a_field_per_number_and_fits_on_a_page(paper, nothing_ran):
         assert 0 < box.x0 < box.x1 < 1
         assert 0 < box.y0 < box.y1 < 1
     plt.close(fig)
+
+
+def test_the_released_readings_field_is_its_own_beside_ours_or_alone():
+    released = fashion("fedpa", hp={"variant": "reference"})
+    keep("fedpa/learning", (released, 85.02), (fashion("fedpa"), 77.52))
+    for ours, texts in ((True, ["−8.0", "−0.5"]), (False, ["−0.5"])):
+        if not ours:
+            keep("fedpa/learning", (released, 85.02))
+        fig, _ = scoreboard_plots.board(of("fedpa/table2"))
+        (ax,) = fig.axes
+        assert [t.get_text() for t in ax.texts if t.get_text()] == texts
+        assert len(ax.patches) == 42 + len(texts) - 1
+        assert "reference" in [t.get_text() for t in fig.legends[0].get_texts()]
+        plt.close(fig)
