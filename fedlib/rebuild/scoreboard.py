@@ -349,9 +349,10 @@ def cells(preset: str) -> pd.DataFrame:
         its method), seeds, gap, near (how far ours may be off: twice the paper's sd
         over runs, at least 1.5 points of accuracy; half of a gain; nothing for counts;
         a tenth of other quantities), reference (of the released reading), budget
-        (``full``, or what of it was cut), reduced (whether it was), state (of
-        ``STATES``), mark (of the reference file). Seeds and budget are of ours, where
-        there is none of the reference; where the two budgets differ, both are told.
+        (``full``, or what of it was cut), reduced and reference_reduced (whether it
+        was), state (of ``STATES``), mark (of the reference file). Seeds and budget are
+        of ours, where there is none of the reference; where the two budgets differ,
+        both are told.
 
     Raises
     ------
@@ -439,7 +440,8 @@ def _by_runs(
             {
                 **{"ours": own.mean, "seeds": shown.seeds},
                 **{"reference": released.mean, "budget": words},
-                **{"reduced": bool(shown.cut), "absent": text is None},
+                **{"reduced": bool(shown.cut), "reference_reduced": bool(released.cut)},
+                "absent": text is None,
             }
         )
     return rows
@@ -460,6 +462,7 @@ def _by_rows(
         hit = _row(source, series, there) if known else None
         seeds = hit["seeds"] if hit is not None and "seeds" in hit else 1
         row = {"ours": float("nan"), "seeds": 0, "reference": float("nan")}
+        row |= {"reference_reduced": False}
         if hit is not None:
             row |= {"ours": float(hit[source.ours]), "seeds": int(seeds)}
         budget = ("reduced" if cut else "full") if hit is not None else ""

@@ -116,19 +116,26 @@ def _look(state: str) -> dict[str, Any]:
     return {"facecolor": COLOURS[state], "edgecolor": edge, "hatch": hatch}
 
 
+def _parts(cell: Any) -> list[tuple[str, str]]:
+    """Return state and text of ours and of the released reading, where they ran."""
+    found = []
+    if cell.state != REFERENCE:
+        text = gap_text(cell.kind, cell.number, cell.ours) + "*" * cell.reduced
+        found.append((cell.state, text))
+    if not pd.isna(cell.reference):
+        text = gap_text(cell.kind, cell.number, cell.reference)
+        found.append((REFERENCE, text + "*" * cell.reference_reduced))
+    return found
+
+
 def _draw(ax: Axes, panel: _Panel) -> None:
     for cell in panel.part.itertuples():
         x, y = panel.columns.index(cell.setting), panel.rows.index(cell.row)
-        parts = [(cell.state, cell.ours)]
-        if not pd.isna(cell.reference):
-            parts = [p for p in parts if p[0] != REFERENCE] + [
-                (REFERENCE, cell.reference)
-            ]
+        parts = _parts(cell)
         wide = 1 / len(parts)
-        for i, (state, value) in enumerate(parts):
+        for i, (state, text) in enumerate(parts):
             box = (x + i * wide, y), wide, 1
             ax.add_patch(Rectangle(*box, linewidth=0.6, **_look(state)))
-            text = gap_text(cell.kind, cell.number, value) + "*" * cell.reduced
             middle = x + (i + 0.5) * wide
             size = 5 if len(parts) == 1 else 4.5
             ax.text(middle, y + 0.53, text, ha="center", va="center", fontsize=size)

@@ -166,12 +166,12 @@ def measured(result: Result) -> dict[str, Any] | None:
     their mean. None where that rule was not recorded.
     """
     summary = result.summary()
-    rows = summary[summary["is_paper_rule"]].to_dict("records")
-    if not rows:
+    rows = summary[summary["is_paper_rule"]]
+    if not len(rows):
         return None
-    row = rows[0]
-    numbers = {n: round(100 * row[n], 8) for n in ("last", "best", "mean_last5")}
-    named = {n: row[n] for n in ("model", "rule", "data")}
+    row = rows.iloc[0]
+    numbers = {n: round(100 * float(row[n]), 8) for n in ("last", "best", "mean_last5")}
+    named = {n: str(row[n]) for n in ("model", "rule", "data")}
     found = {**named, **numbers, "best_round": int(row["best_round"])}
     names = DATASETS[result.spec.dataset].groups
     if result.spec.test == "groups" and names:
