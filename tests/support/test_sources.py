@@ -148,10 +148,9 @@ NOT_HASHED = {  # where things are stored, shown and checked; who draws and read
     "fedlib.support.files",
     "fedlib.runs.spec",
     "fedlib.registry",
-    "fedlib.support.sources",
     "fedlib.partitions",
 }
-NOT_HASHED_ROOMS = ("fedlib.data.", "fedlib.partitions.")
+NOT_HASHED_ROOMS = ("fedlib.data.", "fedlib.partitions.", "fedlib.support.sources.")
 
 
 def definitions(path: Path) -> dict[int, str]:
