@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -153,6 +154,7 @@ NOT_HASHED = {  # where things are stored, shown and checked; who draws and read
 NOT_HASHED_ROOMS = ("fedlib.data.", "fedlib.partitions.", "fedlib.support.sources.")
 
 
+@cache
 def definitions(path: Path) -> dict[int, str]:
     """Return for each line the definition at the top level that it belongs to."""
     found = {}
@@ -168,18 +170,16 @@ def definitions(path: Path) -> dict[int, str]:
 
 def executed(act: Callable[[], object]) -> set[tuple[str, str]]:
     """Return the functions of fedlib that run: (module, definition)."""
-    package, codes = ROOT / "fedlib", set()
+    package, codes, before = ROOT / "fedlib", set(), sys.gettrace()
 
-    def note(frame: FrameType, event: str, _: object) -> None:
-        if event == "call":
-            codes.add(frame.f_code)
+    def note(frame: FrameType, event: str, _: object) -> None:  # of calls alone
+        codes.add(frame.f_code)
 
-    sys.setprofile(note)
+    sys.settrace(note)
     try:
         act()
     finally:
-        sys.setprofile(None)
-    lines: dict[str, dict[int, str]] = {}
+        sys.settrace(before)
     found = set()
     for code in codes:
         path = Path(code.co_filename)
@@ -187,8 +187,7 @@ def executed(act: Callable[[], object]) -> set[tuple[str, str]]:
             continue
         inner = path.relative_to(package).with_suffix("").parts
         module = ".".join(("fedlib", *inner)).removesuffix(".__init__")
-        lines.setdefault(module, definitions(path))
-        found.add((module, lines[module][code.co_firstlineno]))
+        found.add((module, definitions(path)[code.co_firstlineno]))
     return found
 
 

@@ -2,7 +2,7 @@
 
 import ast
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from fedlib.support.sources.files import PACKAGE, SourceError, home, keep, text_of
@@ -99,7 +99,8 @@ def module_of(name: str) -> Module:
     return found
 
 
-def is_within(dotted: str, names: Sequence[str]) -> bool:
+@functools.cache
+def is_within(dotted: str, names: tuple[str, ...]) -> bool:
     """Return whether a dotted name is one of some, or stands in one."""
     return any(f"{dotted}.".startswith(f"{name}.") for name in names)
 

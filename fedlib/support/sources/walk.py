@@ -62,10 +62,9 @@ def _walk(
     modules: frozenset[str] = frozenset()
     while modules != (modules := loaded(tuple(sorted({p.module for p in edges})))):
         acts = [Place(module, ACTS) for module in modules]
-        acts = [
-            (definition_of(act).hash, act) for act in acts if definition_of(act).hash
-        ]
-        _visit([act for _, act in sorted(acts)], dict(chosen), without, edges)
+        hashed = sorted((definition_of(act).hash, act) for act in acts)
+        acts = [act for digest, act in hashed if digest]
+        _visit(acts, dict(chosen), without, edges)
     numbers = {place: number for number, place in enumerate(edges)}
     parts = {place: definition_of(place).hash for place in edges}
     text = [[parts[p], [numbers[used] for used in uses]] for p, uses in edges.items()]
@@ -75,10 +74,17 @@ def _walk(
     return Code(digest, said, tuple(sorted(filter(None, homes))))
 
 
+@functools.cache
+def _uses(place: Place, without: tuple[str, ...]) -> list[Place]:
+    """Return what a definition refers to, but for what is not followed."""
+    uses = definition_of(place).uses
+    return [used for used in uses if not is_within(str(used), without)]
+
+
 def _visit(
     places: Sequence[Place],
     chosen: Mapping[Place, str],
-    without: Sequence[str],
+    without: tuple[str, ...],
     edges: dict[Place, list[Place]],
 ) -> None:
     """Add definitions and all that they use, breadth first."""
@@ -94,6 +100,5 @@ def _visit(
         place = waiting.popleft()
         if place in edges:
             continue
-        used = [p for p in definition_of(place).uses if not is_within(str(p), without)]
-        edges[place] = [counted(p) for p in used]
+        edges[place] = [counted(used) for used in _uses(place, without)]
         waiting.extend(edges[place])
