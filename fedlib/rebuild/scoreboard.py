@@ -239,16 +239,13 @@ def _cells(source: Source, figures: Path) -> pd.DataFrame:
     folder = figures / source.paper
     path = folder / f"{source.file or source.table}.csv"
     there = pd.read_csv(path) if path.exists() else None
-    ours = []
-    for wanted in table.assign(number=found["number"]).to_dict("records"):
-        series = pd.Series(wanted)
-        hit = (
-            None
-            if there is None or pd.isna(series["number"])
-            else (_row(source, series, there))
-        )
-        ours.append(float("nan") if hit is None else float(hit[source.ours]))
-    found["ours"] = ours
+    hits = [
+        None
+        if there is None or pd.isna(wanted["number"])
+        else _row(source, pd.Series(wanted), there)
+        for wanted in table.assign(number=found["number"]).to_dict("records")
+    ]
+    found["ours"] = [float("nan") if h is None else float(h[source.ours]) for h in hits]
     found["gap"] = found["ours"] - found["number"]
     pairs = zip(found["number"], found["sd"], strict=True)
     found["near"] = [_near(source.kind, number, wide) for number, wide in pairs]

@@ -266,12 +266,12 @@ def passes(spec: Spec) -> list[int]:
 
 def test_fedpas_twenty_are_batches_or_passes_over_the_data():
     """Algorithm 1: 20 steps. Section V-A3: 20 times the whole batches of 16."""
-    of = {"clients": 3, "partition": {"scheme": "lda", "alpha": 5.0}}
+    of = {"clients": 12, "partition": {"scheme": "lda", "alpha": 50.0}}
     sizes = federation(papers.fedpa("digits", "fedavg", **of)).train.sizes().tolist()
     assert min(sizes) >= 32
     for method in ("fedavg", "fedpa"):
         steps = papers.fedpa("digits", method, **of)
-        assert passes(steps) == [20, 20, 20]
+        assert passes(steps) == [20] * 12
         epochs = papers.fedpa("digits", method, local_unit="epochs", **of)
         assert passes(epochs) == [20 * (n // 16) for n in sizes]
         cut = papers.fedpa(

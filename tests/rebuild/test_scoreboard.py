@@ -46,9 +46,9 @@ def fedpa_rows(printed: dict[str, float], off: dict[str, float]) -> list[dict]:
 
 
 def of(table: str) -> pd.DataFrame:
-    cells = scoreboard.cells("cpu")
-    paper, name = table.split("/")
-    return cells[(cells.paper == paper) & (cells.table == name)]
+    figures = paths.figures_dir() / "cpu"
+    own = [s for s in scoreboard.SOURCES if f"{s.paper}/{s.table}" == table]
+    return pd.concat([scoreboard._cells(s, figures) for s in own], ignore_index=True)
 
 
 @pytest.fixture(scope="module")

@@ -526,18 +526,20 @@ def test_eval_every_records_these_rounds_and_always_the_last(every, wanted):
 
 @pytest.mark.parametrize(("share", "size"), [(0.3, 3), (0.01, 1), (0.96, 10)])
 def test_participation_draws_the_stated_cohort_for_all_methods(share, size):
-    own = small(clients=10, participation=share, rounds=2)
+    settings = {"clients": 10, "participation": share, "rounds": 2}
+    settings["partition"] = {"shots": 4, "test_shots": 2}
+    own = small(**settings)
     logged = runner.run(own).log.cohort
     assert logged.shape == (2, size)
     for row in logged.tolist():
         assert row == sorted(set(row))
         assert set(row) <= set(range(10))
     for name in METHODS:
-        fed = federation(small(name, clients=10, participation=share, rounds=2))
+        fed = federation(small(name, **settings))
         after = itertools.islice(fed.rounds(), 2)
         assert [one.cohort for one in after] == logged.tolist()
     if size < 10:
-        other = small(clients=10, participation=share, rounds=2, seed=5)
+        other = small(**settings, seed=5)
         drawn = torch.stack([logged, runner.run(other).log.cohort]).flatten(0, 1)
         assert len({tuple(row) for row in drawn.tolist()}) > 1
 
