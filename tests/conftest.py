@@ -1,5 +1,6 @@
 """Shared fixtures: a cache of its own for every test, one thread, toy federations."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +12,7 @@ from fedlib.core import nets
 from fedlib.core.local import Shards, Training
 from fedlib.core.method import Context, Method
 from fedlib.core.rng import generator
+from fedlib.support.paths import ROOT
 from fedlib.support.sources import definitions, files, home, modules, walk
 
 torch.set_num_threads(1)
@@ -91,6 +93,12 @@ def edit() -> Iterator[Callable[[str, str, str], None]]:
 
         yield change
     forget_sources()
+
+
+def copied(folder: Path) -> Path:
+    """Return a copy of the package in a folder, which is not compiled again."""
+    half_written = shutil.ignore_patterns("*.pyc.*")  # by a process beside this one
+    return shutil.copytree(ROOT / "fedlib", folder / "fedlib", ignore=half_written)
 
 
 @pytest.fixture

@@ -1,14 +1,9 @@
 """Rebuild tables and figures: missing runs first, then the notebooks that are stale."""
 
-import json
-import os
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
-from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
@@ -21,13 +16,13 @@ from tqdm import tqdm
 from fedlib.data import DataError
 from fedlib.rebuild import artefacts, parameters
 from fedlib.rebuild.artefacts import Artefact, prepare, select
+from fedlib.rebuild.kernels import KERNEL, own_kernel
 from fedlib.rebuild.pace import Pace, kind
 from fedlib.runs import runner
 from fedlib.runs.spec import Spec
 from fedlib.support import paths
 from fedlib.support.progress import progress_off
 
-KERNEL = "fedlib-rebuild"
 CELL_SECONDS = 3600  # longest time of one cell
 
 
@@ -104,9 +99,10 @@ def rebuild(
     chosen.sort(key=lambda artefact: bool(artefacts.reads(artefact)))  # those at last
     speeds = _Speeds(chosen) if dry_run else None
     found: dict[str, Outcome] = {}
-    progress = _Progress([] if dry_run else _due(chosen, force), jobs, echo)
+    due = [] if dry_run else _due(chosen, force)
+    progress = _Progress(due, jobs, echo)
     executor = _executor(min(jobs, len(chosen)))
-    with own_kernel(), progress, executor:
+    with own_kernel(notebooks=len(due)), progress, executor:
         started: list[_Started] = []
         for artefact in chosen:
             if artefacts.reads(artefact):
@@ -386,48 +382,6 @@ def _timed(
 
 def _text(spec: Spec) -> str:
     return spec.model_dump_json()
-
-
-@contextmanager
-def own_kernel() -> Iterator[None]:
-    """Let Jupyter find a kernel of this interpreter and this fedlib, before any other.
-
-    Folders given relative to the working directory are made absolute, because
-    notebooks run in their own folder.
-    """
-    before = os.environ.get("JUPYTER_PATH")
-    environment = {
-        "PYTHONPATH": os.pathsep.join(
-            [str(paths.ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        ),
-        "PYTHONHASHSEED": "0",
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),  # as setup() says
-        "FEDLIB_CACHE": str(paths.cache_dir().resolve()),
-        "FEDLIB_FIGURES": str(paths.figures_dir()),
-    }
-    if os.environ.get("FEDLIB_DATA"):
-        environment["FEDLIB_DATA"] = str(paths.data_dirs()[0])
-    spec = {
-        "argv": [
-            *(sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"),
-            "--IPKernelApp.log_level=ERROR",
-        ],
-        "display_name": "fedlib",
-        "language": "python",
-        "env": environment,
-    }
-    with tempfile.TemporaryDirectory(prefix="fedlib-kernel-") as folder:
-        home = Path(folder) / "kernels" / KERNEL
-        home.mkdir(parents=True)
-        (home / "kernel.json").write_text(json.dumps(spec), encoding="utf-8")
-        os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, [folder, before]))
-        try:
-            yield
-        finally:
-            if before is None:
-                del os.environ["JUPYTER_PATH"]
-            else:
-                os.environ["JUPYTER_PATH"] = before
 
 
 def _execute(artefact: Artefact) -> list[Path]:

@@ -12,6 +12,7 @@ import pytest
 from fedlib.rebuild import artefacts
 from fedlib.runs import runner
 from fedlib.support.paths import ROOT
+from tests.conftest import copied
 
 found = importlib.util.spec_from_file_location(
     "carry_keys", ROOT / "tools" / "carry_keys.py"
@@ -26,16 +27,16 @@ NAME = "fedpg/fig3"  # one run of FedAvg
 
 def checkout(home: Path, old: str, new: str) -> Path:
     """Return a folder with what an artefact needs, its code edited everywhere."""
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "fedlib", home / "fedlib", ignore=ignored)
+    copied(home)
     for file in (f"notebooks/papers/{NAME}.ipynb", f"params/quick/{NAME}.yaml"):
         (home / file).parent.mkdir(parents=True)
         shutil.copy(ROOT / file, home / file)
     edited = 0
     for path in (home / "fedlib").rglob("*.py"):
         text = path.read_text(encoding="utf-8")
-        edited += text.count(old)
-        path.write_text(text.replace(old, new), encoding="utf-8")
+        if old in text:
+            edited += 1
+            path.write_text(text.replace(old, new), encoding="utf-8")
     assert edited
     return home
 

@@ -4,7 +4,6 @@ import ast
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from fedlib.runs.spec import Spec
 from fedlib.support import sources
 from fedlib.support.paths import ROOT
 from fedlib.support.sources import SourceError
-from tests.conftest import TOY, TOY_TRAINING, toy_net
+from tests.conftest import TOY, TOY_TRAINING, copied, toy_net
 
 METHODS = list(registry.METHODS)
 SCHEMES = [
@@ -465,12 +464,6 @@ for spec, name in ((spec, "fedprox"), (other, "local")):
 """
 
 
-def copied(home: Path) -> Path:
-    """Return a copy of the package."""
-    ignored = shutil.ignore_patterns("__pycache__")
-    return shutil.copytree(ROOT / "fedlib", home / "fedlib", ignore=ignored)
-
-
 def run_there(home: Path, code: str) -> list[str]:
     """Return the lines that code prints which imports the fedlib in a folder."""
     environment = os.environ | {"PYTHONPATH": str(home), "PYTHONSAFEPATH": "1"}
@@ -520,10 +513,11 @@ def test_moving_a_module_to_a_sub_package_changes_no_key(tmp_path):
         return "".join(f"from fedlib.{room} import {n}\n" for room, n in pairs if n)
 
     for path in package.rglob("*.py"):
-        text = path.read_text(encoding="utf-8")
+        text = before = path.read_text(encoding="utf-8")
         told = r"fedlib\.(?:core|blocks)\.(losses|shared_model)\b"
         text = re.sub(told, r"fedlib.attic.\1", text)
         told = r"^from fedlib\.(core|blocks) import (\([^)]*\)|.*)\n"
         text = re.sub(told, line_each, text, flags=re.MULTILINE)
-        path.write_text(text, encoding="utf-8")
+        if text != before:
+            path.write_text(text, encoding="utf-8")
     assert json.loads(run_there(tmp_path, PRINTED)[0]) == here
