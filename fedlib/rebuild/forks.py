@@ -20,20 +20,26 @@ def serve(place: str) -> None:
     """Fork a kernel for each caller, until the standard input is closed."""
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(place)
-        server.listen(64)  # callers wait while this imports
-        import ipykernel.kernelapp
-
-        import fedlib
-
-        for name in fedlib.__all__:
-            getattr(fedlib, name)
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for children
+        server.listen(64)
         while sys.stdin not in select.select([server, sys.stdin], [], [])[0]:
             talk, _ = server.accept()
+            launch = imported()
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for children
             if os.fork() == 0:
                 server.close()
-                begin(talk, ipykernel.kernelapp.IPKernelApp.launch_instance)
+                begin(talk, launch)
             talk.close()
+
+
+def imported() -> Callable[[list[str]], None]:
+    """Import what notebooks do, for the first caller; return what starts a kernel."""
+    from ipykernel.kernelapp import IPKernelApp
+
+    import fedlib
+
+    for name in fedlib.__all__:
+        getattr(fedlib, name)
+    return IPKernelApp.launch_instance
 
 
 def begin(talk: socket.socket, launch: Callable[[list[str]], None]) -> None:

@@ -13,8 +13,9 @@ import yaml
 from fedlib import data, papers, registry
 from fedlib.data import DataError
 from fedlib.papers.ours import special
-from fedlib.rebuild import artefacts, make, pace
+from fedlib.rebuild import artefacts, costs, execute, make, pace
 from fedlib.rebuild.kernels import own_kernel
+from fedlib.rebuild.progress import Progress
 from fedlib.runs import runner
 from fedlib.runs.spec import SettingError, Spec
 from fedlib.support import paths
@@ -93,7 +94,7 @@ def test_text_in_a_parameter_file_runs_no_program(project):
     by_hand = artefacts.prepare("toy/one", "quick")
     by_hand.parameters["picture"] = {"a": [(attack,)]}
     with own_kernel(), pytest.raises(SettingError, match="of type tuple"):
-        make._execute(by_hand)
+        execute._execute(by_hand)
     assert not proof.exists()
 
 
@@ -414,11 +415,11 @@ def by_hand(with_runs, monkeypatch):
     long = papers.fedmps("digits", "local", seed=3, rounds=6)
     monkeypatch.setitem(special.SPECIAL, "toy/b", lambda p: [with_runs[0], long])
     now, lines = [500.0], []
-    monkeypatch.setattr(make.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(make._Progress, "TICK", 3600)
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(Progress, "TICK", 3600)
     monkeypatch.setattr(runner, "seconds_per_round", lambda s: 10.0)
     chosen = [artefacts.prepare(name, "quick") for name in ("toy/a", "toy/b")]
-    progress = make._Progress(chosen, 1, lines.append)
+    progress = Progress(chosen, 1, lines.append)
     return now, lines, progress, [*with_runs, long]
 
 
@@ -436,7 +437,7 @@ def test_progress_says_what_is_left(by_hand):
 
 def test_progress_goes_on_within_a_run(by_hand, monkeypatch):
     now, lines, progress, specs = by_hand
-    monkeypatch.setattr(make._Progress, "TICK", 0.01)
+    monkeypatch.setattr(Progress, "TICK", 0.01)
     progress.begin(specs)
     now[0] += 20
     progress.count(specs[0])
@@ -461,7 +462,7 @@ def test_a_prediction_waits_until_enough_is_done(by_hand, monkeypatch):
 def test_the_pace_of_runs_on_disk_is_known(with_runs, monkeypatch):
     runner.run(with_runs[0])
     monkeypatch.setattr(runner, "seconds_per_round", lambda s: 30.0)
-    progress = make._Progress([artefacts.prepare("toy/a", "quick")], 1, print)
+    progress = Progress([artefacts.prepare("toy/a", "quick")], 1, print)
     assert (progress.runs, progress.pace.notebooks) == (1, 1)
     (name,) = progress.pace.runs
     assert progress.pace._expected(name) == pytest.approx(60)
@@ -472,7 +473,8 @@ def test_only_what_is_due_is_waited_for(with_runs, kernels, monkeypatch):
     make.rebuild(["a"], "quick")
     seen = []
     monkeypatch.setattr(
-        make, "Pace", lambda *args: seen.append(args) or pace.Pace(*args)
+        "fedlib.rebuild.progress.Pace",
+        lambda *args: seen.append(args) or pace.Pace(*args),
     )
     make.rebuild([], "quick")
     assert [(list(specs), count) for specs, count, *_ in seen] == [([], 1)]
@@ -482,7 +484,7 @@ def test_only_what_is_due_is_waited_for(with_runs, kernels, monkeypatch):
 
 def test_rebuild_counts_each_missing_run_once(with_runs, kernels, monkeypatch):
     counted = []
-    monkeypatch.setattr(make._Progress, "count", lambda _, s: counted.append(s.seed))
+    monkeypatch.setattr(Progress, "count", lambda _, s: counted.append(s.seed))
     make.rebuild(["a"], "quick")
     assert sorted(counted) == [1, 2]
 
@@ -512,7 +514,7 @@ def test_a_failing_run_is_the_artefacts_failure(with_runs, kernels, monkeypatch)
 
 def test_estimate(with_runs, monkeypatch):
     monkeypatch.setattr(runner, "measure", lambda spec: 0.25)
-    (row,) = make.estimate([], "quick").to_dict("records")
+    (row,) = costs.estimate([], "quick").to_dict("records")
     assert row == {
         "name": "toy/a",
         **{"runs": 2, "cached": 0, "missing": 2, "no_data": 0, "rounds": 4},
@@ -523,7 +525,7 @@ def test_estimate(with_runs, monkeypatch):
     monkeypatch.setattr(
         runner, "seconds_per_round", lambda s: 3.0 if s == with_runs[0] else None
     )
-    (row,) = make.estimate([], "quick").to_dict("records")
+    (row,) = costs.estimate([], "quick").to_dict("records")
     assert (row["cached"], row["missing"], row["seconds"]) == (1, 1, 6.0)
 
 
@@ -559,7 +561,7 @@ def test_estimate_counts_runs_without_data_apart(with_runs, monkeypatch):
     monkeypatch.setitem(special.SPECIAL, "toy/a", lambda p: [*with_runs, away])
     monkeypatch.setattr(runner, "measure", lambda spec: 0.25)
     monkeypatch.setenv("FEDLIB_DATA", "nowhere")
-    (row,) = make.estimate([], "quick").to_dict("records")
+    (row,) = costs.estimate([], "quick").to_dict("records")
     assert (row["runs"], row["missing"], row["no_data"]) == (3, 2, 1)
     assert row["seconds"] == 1.0
 
@@ -581,13 +583,13 @@ def test_one_pace_for_runs_that_differ_in_real_numbers(with_runs, monkeypatch):
     monkeypatch.setattr(runner, "measure", lambda s: measured.append(s) or 1.0)
     specs = [*same, *other]
     monkeypatch.setitem(special.SPECIAL, "toy/a", lambda p: specs)
-    (row,) = make.estimate([], "quick").to_dict("records")
+    (row,) = costs.estimate([], "quick").to_dict("records")
     assert measured == [base, *other]
     assert row["seconds"] == sum(spec.rounds for spec in specs)
 
 
 def test_durations():
-    shown = [make.duration(s) for s in (0.4, 89, 90, 5399, 5400)]
+    shown = [costs.duration(s) for s in (0.4, 89, 90, 5399, 5400)]
     assert shown == ["0 s", "89 s", "2 min", "90 min", "1.5 h"]
 
 

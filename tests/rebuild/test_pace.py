@@ -16,7 +16,7 @@ import pytest
 
 from fedlib import papers
 from fedlib.papers import PAPERS
-from fedlib.rebuild.make import duration
+from fedlib.rebuild.costs import duration
 from fedlib.rebuild.pace import ENOUGH, NOTEBOOK, Pace, guess, kind
 from fedlib.runs.spec import Spec
 
