@@ -232,10 +232,11 @@ def test_shared_code_changes_every_key_and_code_without_numbers_none(before, edi
 def test_the_same_spec_gives_the_same_bits_and_the_cache_returns_them(
     name, elsewhere, monkeypatch
 ):
-    first = runner.run(small(name))
-    assert_same_log(first, elsewhere(small(name)))
+    few = {"clients": 3, "partition": {"shots": 8, "test_shots": 4}}
+    first = runner.run(small(name, **few))
+    assert_same_log(first, elsewhere(small(name, **few)))
     played = watch(monkeypatch, name)
-    stored = runner.run(small(name))
+    stored = runner.run(small(name, **few))
     assert played == []
     assert stored.key == first.key
     assert_same_log(stored, first)
