@@ -151,13 +151,13 @@ def estimate_command(
     names: tuple[str, ...], preset: str, settings: tuple[tuple[str, str], ...]
 ) -> None:
     """Say what the missing runs cost in one process on this machine."""
-    from fedlib.rebuild import make
+    from fedlib.rebuild import costs
 
-    frame = make.estimate(names, preset, dict(settings))
+    frame = costs.estimate(names, preset, dict(settings))
     hours = (frame["seconds"] / 3600).round(2)
     click.echo(_table(frame.assign(seconds=frame["seconds"].round(1), hours=hours)))
     missing, no_data, seconds = frame[["missing", "no_data", "seconds"]].sum()
-    click.echo(f"{missing:.0f} runs missing, about {make.duration(seconds)}")
+    click.echo(f"{missing:.0f} runs missing, about {costs.duration(seconds)}")
     if no_data:
         click.echo(f"{no_data:.0f} runs not counted: their data are not here")
 

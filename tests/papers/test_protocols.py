@@ -1,6 +1,5 @@
 """The papers' settings of every data set: legal, as the sheets say, and runnable."""
 
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -22,7 +21,7 @@ from fedlib.runs import runner
 from fedlib.runs.federation import federation
 from fedlib.runs.reports import REFERENCE
 from fedlib.runs.spec import Spec
-from tests.conftest import TOY, toy_context
+from tests.conftest import TOY, copied, toy_context
 from tests.data.test_leaf import users, write, write_faces
 
 ALL = [(paper, name) for paper, sets in papers.PAPERS.items() for name in sets]
@@ -268,7 +267,8 @@ def passes(spec: Spec) -> list[int]:
 
 def test_fedpas_twenty_are_batches_or_passes_over_the_data():
     """Algorithm 1: 20 steps. Section V-A3: 20 times the whole batches of 16."""
-    of = {"clients": 3, "partition": {"scheme": "lda", "alpha": 5.0}}
+    few = {"scheme": "nway_kshot", "ways": 5, "shots": 13, "test_shots": 4}
+    of = {"clients": 3, "partition": few}
     sizes = federation(papers.fedpa("digits", "fedavg", **of)).train.sizes().tolist()
     assert min(sizes) >= 32
     for method in ("fedavg", "fedpa"):
@@ -388,9 +388,7 @@ assert papers.fedpg("digits", "fedprox").hp["prox_weight"] == 0.01
 
 
 def test_a_sixth_paper_is_one_folder_and_one_line(tmp_path: Path):
-    home = Path(papers.__file__).parents[1]
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(home, tmp_path / "fedlib", ignore=ignored)
+    copied(tmp_path)
     added = tmp_path / "fedlib/papers/sixth"
     added.mkdir()
     for name, text in SIXTH.items():
