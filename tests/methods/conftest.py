@@ -17,6 +17,6 @@ def float64() -> Iterator[None]:
 
 
 @pytest.fixture
-def gaps() -> Gaps:
+def gaps(record_property) -> Gaps:
     """Return what collects a replay's largest differences."""
-    return Gaps()
+    return Gaps(record_property)

@@ -3,13 +3,12 @@
 A replay is a second implementation: ordinary loops over clients and batches, written
 from the paper and from what the released program does, with torch's own layers,
 autograd and optimisers. It takes first weights, partition and random draws from the
-library, so that both see the same, and nothing else. A table of the largest differences:
-
-    pytest -q -rP -k replay tests/methods | grep '^|'
+library, so that both see the same, and nothing else. ``pytest -k replay tests/methods``
+ends with a table of the largest differences.
 """
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -56,7 +55,7 @@ class Digits(nn.Module):
 
 
 def loaded(module: nn.Module, state: State, row: int | None = None) -> nn.Module:
-    """Return a copy of a module in train mode with a state, or a row of stacked ones."""
+    """Return a copy of a module in train mode with a state, or one of stacked ones."""
     fresh = copy.deepcopy(module).train()
     fresh.load_state_dict(
         {
@@ -90,8 +89,9 @@ def batches(
         ):
             cut.pop()
         plan.append(cut)
-        if steps and sum(len(epoch) for epoch in plan) >= steps:
-            return [sum(plan, [])[:steps]]
+        whole = [rows for epoch in plan for rows in epoch]
+        if steps and len(whole) >= steps:
+            return [whole[:steps]]
     return plan
 
 
@@ -114,8 +114,9 @@ def means(values: Iterable[Mapping[str, Tensor]]) -> dict[str, float]:
 class Gaps:
     """The largest difference of each kind, relative to the largest number there is."""
 
-    def __init__(self) -> None:
+    def __init__(self, record: Callable[[str, object], None]) -> None:
         self.largest: dict[str, float] = {}
+        self.record = record
 
     def add(self, kind: str, found, wanted, tolerance: float = TOLERANCE) -> None:
         """Compare two tensors, or what becomes one; they must have the same shape."""
@@ -136,6 +137,6 @@ class Gaps:
             self.add(kind, value if row is None else value[row], wanted[name])
 
     def told(self, method: str, variant: str) -> None:
-        """Print the row of the table."""
+        """Add a row to the table that the run ends with."""
         cells = [f"{kind} {gap:.0e}" for kind, gap in self.largest.items()]
-        print(f"| {method} | {variant} | {', '.join(cells)} |")
+        self.record("replay", f"| {method} | {variant} | {', '.join(cells)} |")

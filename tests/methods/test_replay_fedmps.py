@@ -5,7 +5,7 @@ from itertools import islice
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedlib import federation, papers
 from tests.methods.replay import Digits, batches, draws, loaded, means, step
