@@ -67,6 +67,10 @@ class Program:
         server, mine = fed.method.init(fed.ctx)
         self.fed, self.on, self.z = fed, switches, server.simplex.double()
         self.dual = switches.get("dual_classifier", True)
+        if self.dual:
+            cosines = self.z.T @ self.z  # Eq. (9), (10): unit vectors at equal angles
+            wanted = torch.eye(10) * 10 / 9 - torch.ones(10, 10) / 9
+            torch.testing.assert_close(cosines, wanted, rtol=0, atol=1e-6)
         self.nets = [loaded(Digits("linear"), mine.state, k) for k in range(3)]
         self.projections = [nn.Linear(32, 32) for _ in range(3)]
         for k, layer in enumerate(self.projections if self.dual else []):
@@ -206,7 +210,7 @@ def test_replay(switches, float64, gaps):
     mean = switches.get("distance") == "mean"
     hp = {"components": N, "pseudo_features": R, "merge_threshold": S_C[mean]}
     hp |= {"first_exchange": 2, "exchange_every": 3, **switches}
-    settings = {"clients": 3, "seed": 5, "participation": 0.67, "hp": hp}
+    settings = {"clients": 3, "seed": 4, "participation": 0.67, "hp": hp}
     fed = federation(papers.gfpl("digits", "gfpl", **settings))
     mine, rule = Program(fed, switches), fed.method.rule(fed.ctx.hp)
     merged = 0
