@@ -117,15 +117,16 @@ class Gaps:
     def __init__(self, record: Callable[[str, object], None]) -> None:
         self.largest: dict[str, float] = {}
         self.record = record
+        self.tolerance = TOLERANCE
 
-    def add(self, kind: str, found, wanted, tolerance: float = TOLERANCE) -> None:
+    def add(self, kind: str, found, wanted) -> None:
         """Compare two tensors, or what becomes one; they must have the same shape."""
         a, b = (torch.as_tensor(v).detach().double() for v in (found, wanted))
         assert a.shape == b.shape, f"{kind}: {tuple(a.shape)}, {tuple(b.shape)}"
         if not b.numel():
             return
         gap = float((a - b).abs().max() / b.abs().max().clamp(min=1e-3))
-        assert gap <= tolerance, f"{kind}: off by {gap:.1e} of the largest number"
+        assert gap <= self.tolerance, f"{kind}: off by {gap:.1e} of the largest number"
         self.largest[kind] = max(gap, self.largest.get(kind, 0.0))
 
     def states(self, kind: str, found: State, module: nn.Module, row=None) -> None:
