@@ -233,9 +233,8 @@ def test_replay(variant, float64, gaps, monkeypatch):
     until = VARIANTS[variant][2]
     hp |= {} if until is None else {"virtual_until": until}
     settings = {"clients": 4, "seed": 2, "participation": 0.5, "hp": hp}
-    fed = federation(
-        papers.fedpg("digits", "fedpg", training={"batch_size": 48}, **settings)
-    )
+    training = {"batch_size": 24, "local_steps": 5}
+    fed = federation(papers.fedpg("digits", "fedpg", training=training, **settings))
     mine, rule = Program(fed, variant), fed.method.rule(fed.ctx.hp)
     gaps.tolerance = 1e-6  # the library's global prototypes are float32
     for after in islice(fed.rounds(), 2 if until is None else 4):

@@ -20,8 +20,9 @@ Gaussian = tuple[Tensor, Tensor, float]  # mean [d], variance [d], weight
 SWITCHES = [
     {},  # the default: what stands in the paper's text
     {"order": "in_batches"},  # Algorithm 2
-    {"distance": "mean"},
+    {"distance": "mean", "projection_size": 16},  # Table 3's and 5.1's d
     {"schedule": "multiples"},  # Algorithm 2
+    {"order": "in_batches", "retrain": "projection"},
     {"retrain": "projection"},  # Algorithm 2
     {"linkage": "strict", "component_weight": "pi", "clamp": True},
     {"dual_classifier": False},  # Table 2
@@ -72,7 +73,8 @@ class Program:
             wanted = torch.eye(10) * 10 / 9 - torch.ones(10, 10) / 9
             torch.testing.assert_close(cosines, wanted, rtol=0, atol=1e-6)
         self.nets = [loaded(Digits("linear"), mine.state, k) for k in range(3)]
-        self.projections = [nn.Linear(32, 32) for _ in range(3)]
+        size = switches.get("projection_size", 32)
+        self.projections = [nn.Linear(32, size) for _ in range(3)]
         for k, layer in enumerate(self.projections if self.dual else []):
             own = {n: mine.state[f"own.projection.{n}"][k] for n in ("weight", "bias")}
             layer.load_state_dict(own)
