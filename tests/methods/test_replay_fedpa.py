@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedlib import federation, papers
 from tests.methods.replay import Digits, batches, draws, loaded, means, step
 
-C, D, B, STEPS, ROWS = 10, 32, 16, 7, 12
+C, D, B, STEPS, ROWS = 10, 32, 10, 5, 8
 LAMBDA_GE, LAMBDA_PO, GAMMA_FID, GAMMA_AD = 25.0, 5.0, 25.0, 0.15
 RATE = {"paper": 3e-3, "reference": 0.01}  # Adam's on the digits; SGD's
 
@@ -53,9 +53,9 @@ class Program:
         server, mine = fed.method.init(fed.ctx)
         self.fed, self.released, data = fed, released, fed.train
         self.model = loaded(Digits("bn"), mine.state, 0)
-        self.nets = [loaded(Digits("bn"), mine.state, k) for k in range(4)]
+        self.nets = [loaded(Digits("bn"), mine.state, k) for k in range(5)]
         self.optimisers = [self.optimiser(net) for net in self.nets]
-        self.last = [0] * 4  # the t of a client's last training
+        self.last = [0] * 5  # the t of a client's last training
         self.generator = loaded(feature_generator(), server.generator)
         self.adam = torch.optim.Adam(
             self.generator.parameters(), lr=3e-4, weight_decay=0.01
@@ -163,7 +163,7 @@ class Program:
         gamma = max(1e-4 if released else 0.0, GAMMA_FID * 0.98**t)
         self.adam.param_groups[0]["lr"] = 3e-4 * 0.98**t
         heads, terms = [copy.deepcopy(self.nets[k].head) for k in cohort], []
-        for i in range(5):
+        for i in range(3):
             pick = draws(self.fed, f"generator {i}", number)
             rows = B if released else ROWS
             y = torch.multinomial(drawn, rows, replacement=True, generator=pick)
@@ -202,10 +202,11 @@ class Program:
 
 @pytest.mark.parametrize("variant", ["paper", "reference"])
 def test_replay(variant, float64, gaps):
-    """Two of four clients in each round, four rounds of seven batches."""
-    hp = {"variant": variant, "generator_steps": 5, "generator_batch": ROWS}
-    settings = {"clients": 4, "seed": 2, "participation": 0.5, "hp": hp}
-    training = {"local_steps": STEPS}
+    """Two of five clients in each round, four rounds of five batches."""
+    hp = {"variant": variant, "generator_steps": 3, "generator_batch": ROWS}
+    settings = {"clients": 5, "seed": 3, "participation": 0.4, "hp": hp}
+    settings |= {"partition": {"alpha": 0.1}}  # classes come and go
+    training = {"local_steps": STEPS, "batch_size": B}
     fed = federation(papers.fedpa("digits", "fedpa", training=training, **settings))
     mine, rule = Program(fed, variant == "reference"), fed.method.rule(fed.ctx.hp)
     for after in islice(fed.rounds(), 4):
@@ -232,5 +233,5 @@ def test_replay(variant, float64, gaps):
         for c, value in mine.phi.items():
             gaps.add("prototypes", found.mean[c], value)
         right = fed.evaluate(after)[f"accuracy/{rule.model}/{rule.readout}"]
-        gaps.add("predictions", right, [mine.right(k) for k in range(4)])
+        gaps.add("predictions", right, [mine.right(k) for k in range(5)])
     gaps.told("FedPA", variant)
