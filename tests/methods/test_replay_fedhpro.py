@@ -223,6 +223,7 @@ def test_replay(variant, float64, gaps):
     hp = {"variant": variant, "hyper_steps": M, "retrain_features": FEATURES}
     hp |= {"retrain_steps": FIT, "retrain_epochs": EPOCHS}
     settings = {"seed": 2, "participation": 0.2, "hp": hp}
+    settings |= {"partition": {"variant": "plain"}}  # clients of several sizes
     training = {"local_epochs": 2, "batch_size": 40}
     fed = federation(papers.fedhpro("digits", "fedhpro", training=training, **settings))
     mine, rule = Program(fed, variant == "reference"), fed.method.rule(fed.ctx.hp)
