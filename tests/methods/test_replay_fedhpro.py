@@ -227,7 +227,7 @@ def test_replay(variant, float64, gaps):
     training = {"local_epochs": 2, "batch_size": 40}
     fed = federation(papers.fedhpro("digits", "fedhpro", training=training, **settings))
     mine, rule = Program(fed, variant == "reference"), fed.method.rule(fed.ctx.hp)
-    gaps.tolerance = 1e-6  # the library's class gradients travel in float32
+    gaps.tolerance = 3e-7  # the library's class gradients travel in float32
     for after in islice(fed.rounds(), 2):
         number, cohort, received = after.number, after.cohort, mine.model
         terms = [mine.train(number, k) for k in cohort]

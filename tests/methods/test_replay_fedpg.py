@@ -16,11 +16,11 @@ from tests.methods.replay import Digits, batches, draws, loaded, means, step
 C, D, RATE, CLIP = 10, 32, 0.1, 5.0
 STEPS, MADE, SUPPORT, PER_CLASS, PER_BATCH, NOISE = 5, 12, 6, 3, 11, 8  # all but small
 LAMBDA_S, TAU_G, TAU_A = 0.001, 2.0, 0.07
-# Weights of l_ct and l_fa, and the last round that makes images, here the second.
+# Weights of l_ct and l_fa, and the last round that makes images, here the first.
 VARIANTS = {
     "paper": (1.0, 1.0, None),
-    "reference": (1.0, 1.0, 2),
-    "notebook": (1.0, 20.0, 2),
+    "reference": (1.0, 1.0, 1),
+    "notebook": (1.0, 20.0, 1),
     "script": (0.5, 0.1, None),
 }
 
@@ -218,7 +218,7 @@ class Program:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_replay(variant, float64, gaps, monkeypatch):
-    """Two of four clients in each round; where images stop, they do after round 2."""
+    """Two of four clients in each round; where images stop, round 3 has none."""
     monkeypatch.setattr(image_generators, "HIDDEN", (16, 24))
     fit = fedpg.train_generator
 
@@ -232,12 +232,13 @@ def test_replay(variant, float64, gaps, monkeypatch):
     hp |= {"generator_batch_size": MADE, "generator_decay_every": 2}
     until = VARIANTS[variant][2]
     hp |= {} if until is None else {"virtual_until": until}
-    settings = {"clients": 4, "seed": 2, "participation": 0.5, "hp": hp}
-    training = {"batch_size": 24, "local_steps": 5}
+    settings = {"clients": 4, "seed": 6, "participation": 0.5, "hp": hp}
+    settings |= {"partition": {"alpha": 0.2}}  # round 1 has no 4, 6 and 7
+    training = {"batch_size": 24, "local_steps": 4}
     fed = federation(papers.fedpg("digits", "fedpg", training=training, **settings))
     mine, rule = Program(fed, variant), fed.method.rule(fed.ctx.hp)
-    gaps.tolerance = 1e-6  # the library's global prototypes are float32
-    for after in islice(fed.rounds(), 2 if until is None else 4):
+    gaps.tolerance = 3e-7  # the library's global prototypes are float32
+    for after in islice(fed.rounds(), 3 if variant == "reference" else 2):
         number, cohort = after.number, after.cohort
         assert bool(after.down.virtual.known) == (mine.virtual is not None)
         terms = [mine.train(number, k) for k in cohort]
