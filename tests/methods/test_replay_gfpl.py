@@ -22,8 +22,7 @@ SWITCHES = [
     {"order": "in_batches"},  # Algorithm 2
     {"distance": "mean", "projection_size": 16},  # Table 3's and 5.1's d
     {"schedule": "multiples"},  # Algorithm 2
-    {"order": "in_batches", "retrain": "projection"},
-    {"retrain": "projection"},  # Algorithm 2
+    {"order": "in_batches", "retrain": "projection"},  # Algorithm 2 to the letter
     {"linkage": "strict", "component_weight": "pi", "clamp": True},
     {"dual_classifier": False},  # Table 2
     {"pseudo": False},  # Table 2
