@@ -48,6 +48,15 @@ def toy_net(method: str) -> str:
     return "digits_cnn" if method == "fedmps" else "digits_linear"
 
 
+def pytest_terminal_summary(terminalreporter) -> None:
+    """Print the largest differences of replays where these were asked for."""
+    if "replay" in terminalreporter.config.option.keyword:
+        for report in terminalreporter.getreports("passed"):
+            for name, row in report.user_properties:
+                if name == "replay" and report.when == "call":
+                    terminalreporter.write_line(row)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _places_of_wider_fixtures(tmp_path_factory: pytest.TempPathFactory):
     """Keep fixtures of a module or session from what this machine has built."""

@@ -3,7 +3,6 @@
 import copy
 import math
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations, islice
 
@@ -39,14 +38,6 @@ def small_generators(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the generators' architecture and make them narrow."""
     monkeypatch.setattr(image_generators, "HIDDEN", (16, 32))
     monkeypatch.setattr(image_generators, "CHANNELS", (16, 8, 8, 8))
-
-
-@pytest.fixture
-def float64() -> Iterator[None]:
-    """Compute in float64, where Adam does not act on rounding."""
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def rand(*shape: int, name: str = "x") -> torch.Tensor:
