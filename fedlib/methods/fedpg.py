@@ -343,18 +343,6 @@ def broadcast(ctx: Context, server: Server) -> Down:
     return Down(server.model, Virtual(server.images, virtual_labels(ctx), known))
 
 
-def virtual_batches(ctx: Context, client: int) -> tuple[Tensor, ...]:
-    """Return a client's batches of this round: indices into D', to be cycled."""
-    hp: HP = ctx.hp
-    return virtual_data.batches(
-        ctx.classes,
-        hp.virtual_per_class,
-        hp.v_batch_size,
-        ctx.random("virtual batches", client),
-        balanced=hp.v_batch_balanced,
-    )
-
-
 def forward(ctx: Context, state: State, x: Tensor, virtual: Tensor) -> tuple[Out, Out]:
     """Return outputs of own and of virtual images in train mode."""
     hp: HP = ctx.hp
@@ -420,7 +408,7 @@ def client(
 
     start = averaging.start(down.model, mine.state)
     if bool(virtual.known) and (hp.tuning_weight or hp.align_weight):
-        plans = {i: virtual_batches(ctx, i) for i in shards.ids}
+        plans = virtual_data.plans(ctx, shards.ids)
         draw = virtual_data.cycled(plans)
         trained = ctx.train(start, shards, with_virtual, draw=draw)
     else:
