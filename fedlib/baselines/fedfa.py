@@ -61,7 +61,6 @@ from fedlib.core.protos import Protos
 from fedlib.core.rng import generator
 from fedlib.core.tree import tree_mean
 
-
 # Of the calibration's Adam, beside a client's weights until the round ends.
 MOMENTS = "own.calibration"
 BETAS = (0.9, 0.999)
