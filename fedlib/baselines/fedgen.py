@@ -42,9 +42,10 @@ Readings
     the federation holds, participant or not (both codes), or with
     ``client_labels="reported"`` from those that a cohort has reported so far.
     The official code has a term against the global model, with weight 0: left out.
-    The official weights of 10 belong to SGD at 0.01. At FedPG's rate of 0.1 the latent
-    term runs away in the second round of the digits; its preset takes 1, which makes
-    the same steps (ours: FedPG does not publish its grid).
+    The official weights of 10 belong to SGD at 0.01; FedPA's tables and the leaderboard
+    have them under Adam, as FedPA prints and for want of others. At FedPG's rate of 0.1
+    the latent term runs away in the second round of the digits; its preset takes 1,
+    which makes the same steps (ours: FedPG does not publish its grid).
     The official beta for EMNIST is 1; it also ends both client terms after 20 local
     epochs, which no setting of the papers exceeds: left out.
     Generator: 50 Adam steps per round on batches of the clients' size (both codes; the

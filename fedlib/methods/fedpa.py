@@ -34,8 +34,9 @@ Box
        a class (L_div), far from the new prototypes (L_ad).
 
 Readings
-    Every difference between paper and released code is a switch; the default is the
-    paper's side, ``variant="reference"`` takes the released one of all (``REFERENCE``).
+    Every difference between paper and released code but the last one below is a switch;
+    the default is the paper's side, ``variant="reference"`` takes the released one of
+    all (``REFERENCE``).
     Distances of Eq. (6) and (10): mean Euclidean length, or ``"mse"``.
     Eq. (7): pairs of one class, or of different classes (released mask, ``"diff"``).
     Eq. (5): weighted by class share and divided by the number of clients; the released
