@@ -4,8 +4,8 @@ No paper has this comparison. All methods train the same net with the same optim
 the same clients for the same number of rounds, each at the library's defaults: what its
 paper prints, or its program has where that is silent (FedTGP's pull, FedSA's weights
 and FedHPro's unit vectors are ours, see their Readings). Nothing is tuned for anybody,
-so that a weight that was chosen under SGD meets Adam here. Where a paper of the five has
-released code there is a row for each, since a place must not hang on a reading.
+so that a weight that was chosen under SGD meets Adam here. Where a paper of the five
+has released code there is a row for each, since a place must not hang on a reading.
 """
 
 from collections.abc import Mapping, Sequence
