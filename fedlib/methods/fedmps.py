@@ -222,7 +222,7 @@ def train_head(ctx: Context, head: State, high: Protos) -> State:
     training = Training(
         optimiser=hp.server_optimiser,
         learning_rate=hp.server_learning_rate or SERVER_RATES[hp.server_optimiser],
-        momentum=SERVER_MOMENTUM,
+        momentum=SERVER_MOMENTUM,  # which Adam does not have
         batch_size=hp.server_batch_size,
         local_epochs=hp.server_epochs,
         drop_last=False,

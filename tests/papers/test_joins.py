@@ -86,7 +86,7 @@ VARIANTS: dict[tuple[str, str], dict[str, tuple[str, dict[str, Any]]]] = {
 # Hyper-prototypes in place of a method's own prototypes; by method.
 HYPER = {
     "fedproto": {"contrast_weight": 0.0, "hpal": "mse"},
-    "fedtgp": {"contrast_weight": 0.0, "hpal": "mse", "align_weight": 10.0},
+    "fedtgp": {"contrast_weight": 0.0, "hpal": "mse"},  # its pull is 1, too
 }
 # Rows of our own that stand beside a number of the paper that knows no such switch.
 CONTROLS = {
