@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PACKAGES = ("torch", "torchvision", "numpy", "scipy", "scikit-learn", "pandas")
 PACKAGES += ("matplotlib", "seaborn", "papermill", "ipykernel", "jupyterlab", "nbval")
-PACKAGES += ("pydantic", "safetensors", "joblib", "click", "requests")
+PACKAGES += ("pydantic", "safetensors", "joblib", "numba", "click", "requests")
 
 PRESETS = "|".join(paths.PRESETS)
 
@@ -329,6 +329,7 @@ def doctor() -> None:
     click.echo(f"gpu          {', '.join(gpus) or 'none'}")
     try:
         click.echo(f"device       {device.describe(device.chosen())}")
+        click.echo(f"kernel       {device.kernel()}")
         click.echo(f"jobs         {jobs_of_machine()}")
     except ValueError as error:
         problems.append(str(error))
