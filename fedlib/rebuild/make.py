@@ -21,8 +21,9 @@ from tqdm import tqdm
 from fedlib.data import DataError
 from fedlib.rebuild import artefacts, parameters
 from fedlib.rebuild.artefacts import Artefact, prepare, select
-from fedlib.rebuild.pace import Pace, kind
+from fedlib.rebuild.pace import Pace
 from fedlib.runs import runner
+from fedlib.runs.cost import kind
 from fedlib.runs.spec import Spec
 from fedlib.support import paths
 from fedlib.support.progress import progress_off
