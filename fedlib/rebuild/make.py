@@ -7,9 +7,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -22,7 +21,7 @@ from fedlib.data import DataError
 from fedlib.rebuild import artefacts, parameters
 from fedlib.rebuild.artefacts import Artefact, prepare, select
 from fedlib.rebuild.pace import Pace
-from fedlib.runs import runner
+from fedlib.runs import many, processes, runner
 from fedlib.runs.cost import kind
 from fedlib.runs.spec import Spec
 from fedlib.support import paths
@@ -70,6 +69,7 @@ def rebuild(
     dry_run: bool = False,
     force: bool = False,
     overrides: Mapping[str, Any] | None = None,
+    cluster: str | None = None,
     echo: Callable[[str], None] = _silent,
 ) -> list[Outcome]:
     """Bring artefacts up to date; one that fails does not stop the others.
@@ -83,13 +83,16 @@ def rebuild(
         ``quick``, ``cpu`` or ``paper``.
     jobs : int >= 1, optional
         Processes for missing runs, and as many for notebooks; default
-        ``runs.jobs_of_machine()``.
+        ``many.jobs_of_machine()``.
     dry_run : bool
         Say why each is stale and what it would cost, and build nothing.
     force : bool
         Build also what is current.
     overrides : mapping, optional
         Parameters on top of the preset's; every selected artefact must know them.
+    cluster : str, optional
+        Address of a Dask scheduler whose workers compute the missing runs; default
+        ``FEDLIB_CLUSTER``. Notebooks are executed here.
     echo : callable
         Takes each line of progress.
 
@@ -98,7 +101,7 @@ def rebuild(
     SettingError
         Anything wrong with a name or parameter; nothing was built.
     """
-    jobs = runner.jobs_of_machine() if jobs is None else jobs
+    jobs = many.jobs_of_machine() if jobs is None else jobs
     if jobs < 1:
         raise ValueError(f"jobs: got {jobs}, expected at least 1")
     chosen = [prepare(name, preset, overrides) for name in select(names)]
@@ -106,13 +109,13 @@ def rebuild(
     speeds = _Speeds(chosen) if dry_run else None
     found: dict[str, Outcome] = {}
     progress = _Progress([] if dry_run else _due(chosen, force), jobs, echo)
-    executor = _executor(min(jobs, len(chosen)))
-    with own_kernel(), progress, executor:
+    count = min(jobs, len(chosen))
+    with own_kernel(), progress, _executing(count) as execute:
         started: list[_Started] = []
         for artefact in chosen:
             if artefacts.reads(artefact):
                 _collect(started, found, progress, wait_for=True)
-            begun = _begin(artefact, jobs, force, speeds, progress, executor)
+            begun = _begin(artefact, jobs, cluster, force, speeds, progress, execute)
             if isinstance(begun, Outcome):
                 found[artefact.name] = begun
             else:
@@ -140,33 +143,42 @@ class _Started(NamedTuple):
     notebook: "Future[_Executed]"
 
 
-class _Here(Executor):
-    """Do at once what is submitted."""
+Execute = Callable[[Artefact], "Future[_Executed]"]
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
-        """Return a finished future."""
-        done: Future = Future()
-        done.set_result(fn(*args, **kwargs))
+
+@contextmanager
+def _executing(jobs: int) -> Iterator[Execute]:
+    """Yield what executes notebooks: with several jobs, beside the runs of the next.
+
+    Starting a kernel takes longer than many a notebook's cells. Each has a process of
+    its own, and all are ended with this one.
+    """
+
+    def here(artefact: Artefact) -> "Future[_Executed]":
+        done: Future[_Executed] = Future()
+        done.set_result(_executed(artefact))
         return done
 
-
-def _executor(jobs: int) -> Executor:
-    """Return what executes notebooks: with several jobs, beside the runs of the next.
-
-    Starting a kernel takes longer than many a notebook's cells.
-    """
     if jobs == 1:
-        return _Here()
-    return ProcessPoolExecutor(jobs, get_context("spawn"))
+        yield here
+        return
+    pool, threads = processes.Pool(), ThreadPoolExecutor(jobs)
+    try:
+        yield lambda artefact: threads.submit(pool.call, "", _executed, artefact)
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
+        pool.stop()
+        threads.shutdown()
 
 
 def _begin(
     artefact: Artefact,
     jobs: int,
+    cluster: str | None,
     force: bool,
     speeds: "_Speeds | None",
     progress: "_Progress",
-    executor: Executor,
+    execute: Execute,
 ) -> "Outcome | _Started":
     """Compute the runs of a stale artefact and start its notebook.
 
@@ -191,7 +203,8 @@ def _begin(
             return Outcome(name, "planned", reasons, time.perf_counter() - begun)
         echo(f"{name}: {', '.join(reasons)}{cost if missing else ''}")
         progress.begin(missing)
-        runner.run_many(missing, jobs, progress.count)
+        every = _distinct(artefact.specs)  # finished ones tell which are the longest
+        many.run_many(every, jobs, progress.count, cluster)
     except Exception as error:  # reported with the outcome, so that the others go on
         seconds, message = time.perf_counter() - begun, _message(artefact, error)
         if speeds is not None and isinstance(error, DataError):
@@ -203,7 +216,7 @@ def _begin(
         return Outcome(name, "failed", reasons, seconds, message)
     seconds = time.perf_counter() - begun
     progress.execute()
-    notebook = executor.submit(_executed, artefact)
+    notebook = execute(artefact)
     notebook.add_done_callback(progress.executed)
     return _Started(artefact, now, reasons, seconds, notebook)
 
@@ -234,7 +247,8 @@ def _collect(
         try:
             done = one.notebook.result()
         except BrokenExecutor as error:  # a process of ours was killed
-            done = _Executed([], f"the notebook's process died: {error}", 0.0)
+            why = f"the notebook's process died: {processes.cause(error)}"
+            done = _Executed([], why, 0.0)
         seconds = one.seconds + done.seconds
         if done.error:
             progress.say(f"{name}: failed: {done.error}")
@@ -341,6 +355,8 @@ class _Progress:
 
     def executed(self, notebook: "Future[_Executed]") -> None:
         """Take a notebook as executed."""
+        if notebook.cancelled():
+            return
         seconds = 0.0 if notebook.exception() else notebook.result().seconds
         with self._lock:
             self.pace.executed(seconds, time.perf_counter())
@@ -403,6 +419,7 @@ def own_kernel() -> Iterator[None]:
         ),
         "PYTHONHASHSEED": "0",
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),  # as setup() says
+        "FEDLIB_JOBS": os.environ.get("FEDLIB_JOBS", "1"),  # others run beside it
         "FEDLIB_CACHE": str(paths.cache_dir().resolve()),
         "FEDLIB_FIGURES": str(paths.figures_dir()),
     }
@@ -470,6 +487,8 @@ def _message(artefact: Artefact, error: Exception) -> str:
         place = error.cell_index - (error.cell_index > tagged)  # one cell was injected
         number = sum(c.cell_type == "code" for c in content.cells[: place + 1])
         text = f"code cell {number}: {error.ename}: {error.evalue}"
+    elif isinstance(error, ExceptionGroup):  # of runs, each named
+        text = error.message
     elif isinstance(error, DataError | ValueError):
         text = str(error)
     else:

@@ -14,7 +14,7 @@ from fedlib import data, papers, registry
 from fedlib.data import DataError
 from fedlib.papers.ours import special
 from fedlib.rebuild import artefacts, make, pace
-from fedlib.runs import runner
+from fedlib.runs import many, runner
 from fedlib.runs.spec import SettingError, Spec
 from fedlib.support import paths
 
@@ -393,7 +393,7 @@ def test_missing_runs_come_first(with_runs, kernels, monkeypatch):
     assert built.status == "built"
     assert lines[0] == "toy/a: never built; 2 of 2 runs missing"
     assert runner.pending(with_runs) == []
-    monkeypatch.setattr(runner, "run_many", lambda *_: pytest.fail("ran"))
+    monkeypatch.setattr(many, "run_many", lambda *_: pytest.fail("ran"))
     (current,) = make.rebuild(["a"], "quick")
     assert current.status == "current"
 
@@ -497,7 +497,7 @@ def test_a_failing_run_is_the_artefacts_failure(with_runs, kernels, monkeypatch)
         raise ArithmeticError("round 1: loss is nan\nof client 3")
 
     write_notebook("toy/b")
-    monkeypatch.setattr(runner, "run_many", lambda s, *_: diverge(s) if s else [])
+    monkeypatch.setattr(many, "run_many", lambda s, *_: diverge(s) if s else [])
     failed, built = make.rebuild([], "quick")
     assert failed.error == "ArithmeticError: round 1: loss is nan of client 3"
     assert built.status == "built"
