@@ -61,13 +61,14 @@ class Cluster:
 
         A worker that was killed and comes again at the same address has another folder.
         """
-        if self._client.status != "running":
+        scheduler: Any = self._client.scheduler
+        try:
+            # not scheduler_info(): it is filled, and emptied of workers, beside us
+            told: Any = self._client.sync(scheduler.identity)
+        except OSError as error:
             raise ConnectionError(
                 f"cluster: the scheduler at {self._address} is gone. {GO_ON}"
-            )
-        # not from scheduler_info(): that is filled, and emptied of workers, beside us
-        scheduler: Any = self._client.scheduler
-        told: Any = self._client.sync(scheduler.identity)
+            ) from error
         return {
             Worker(address, each["host"], each["local_directory"]): each
             for address, each in told["workers"].items()

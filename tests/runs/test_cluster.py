@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,7 +21,7 @@ pytest.importorskip("distributed")
 
 @pytest.fixture
 def nodes(tmp_path):
-    """Return a function that starts a scheduler and workers, and its address."""
+    """Return what starts a scheduler and workers, and what kills all of them."""
     started = []
 
     def start(*names: str) -> str:
@@ -37,16 +39,20 @@ def nodes(tmp_path):
             time.sleep(0.05)
         return (folder / "address").read_text()
 
-    yield start
-    for process in started:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    def stop() -> None:
+        while started:
+            process = started.pop()
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    yield SimpleNamespace(start=start, stop=stop)
+    stop()
 
 
 @pytest.mark.slow  # one process imports the library
 def test_a_cluster_computes_what_this_machine_does(nodes, monkeypatch, tmp_path):
     """One worker dies, one has other code, one run diverges: the others are done."""
-    address = nodes("good", "dies", "edited")
+    address = nodes.start("good", "dies", "edited")
     specs = [short(seed, rounds=2) for seed in range(1, 7)]
     with monkeypatch.context() as patch:
         patch.setattr(runner, "_compute", lambda *_: pytest.fail("computed here"))
@@ -70,6 +76,15 @@ def test_a_cluster_computes_what_this_machine_does(nodes, monkeypatch, tmp_path)
     monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path / "elsewhere"))
     for spec, other in zip(specs, found, strict=True):
         assert_same_log(runner.run(spec), other)
+    with (
+        warnings.catch_warnings(action="ignore"),
+        pytest.raises(ConnectionError, match="is gone. Finished runs are kept"),
+    ):
+        many.run_many(
+            [short(seed, rounds=2) for seed in range(11, 16)],
+            after=lambda _: nodes.stop(),
+            cluster=address,
+        )
 
 
 def there(address: str) -> list[many.Worker]:
