@@ -52,7 +52,7 @@ unit: setup
 
 # The cells of one notebook need one kernel: a worker takes whole files.
 nbval: setup
-	FEDLIB_CI=1 FEDLIB_DEVICE=$(DEVICE) $(BIN)/python -m pytest -q -n $(JOBS) \
+	FEDLIB_CI=1 FEDLIB_JOBS=1 FEDLIB_DEVICE=$(DEVICE) $(BIN)/python -m pytest -q -n $(JOBS) \
 	  --dist loadfile --nbval --nbval-current-env \
 	  --nbval-sanitize-with tests/nbval.cfg --nbval-cell-timeout 90 notebooks/learn
 

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from fedlib.rebuild import notebook
     from fedlib.runs import reports
     from fedlib.runs.federation import Federation, federation
+    from fedlib.runs.many import run_many
     from fedlib.runs.results import Result
-    from fedlib.runs.runner import final, run, run_many
+    from fedlib.runs.runner import final, run
     from fedlib.runs.spec import SettingError, Spec
 
 __version__ = "0.1.0"
@@ -55,7 +56,7 @@ _HOMES = {
     "plot": "fedlib.draw",
     "reports": "fedlib.runs",
     "run": "fedlib.runs.runner",
-    "run_many": "fedlib.runs.runner",
+    "run_many": "fedlib.runs.many",
     "study": "fedlib.papers",
 }
 

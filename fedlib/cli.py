@@ -91,7 +91,12 @@ def main() -> None:
     "--jobs",
     type=click.IntRange(min=1),
     help="Processes of one thread for runs, and for notebooks; default FEDLIB_JOBS, "
-    "else all cores, as long as there are 2 GiB for each (on a GPU 1).",
+    "else all cores, as long as there are 2 GiB for each (on GPUs one for each).",
+)
+@click.option(
+    "--cluster",
+    metavar="ADDRESS",
+    help="A Dask scheduler whose workers compute the runs; default FEDLIB_CLUSTER.",
 )
 @click.option("--dry-run", is_flag=True, help="Only say what is stale, and the cost.")
 @click.option("--force", is_flag=True, help="Build also what is current.")
@@ -100,6 +105,7 @@ def rebuild_command(
     preset: str,
     settings: tuple[tuple[str, str], ...],
     jobs: int | None,
+    cluster: str | None,
     dry_run: bool,
     force: bool,
 ) -> None:
@@ -109,18 +115,25 @@ def rebuild_command(
     only one artefact has; none means all.
     """
     from fedlib.rebuild import make
-    from fedlib.runs import device
+    from fedlib.runs import device, many
 
     device.chosen()  # a wrong name stops before the first artefact
-    outcomes = make.rebuild(
-        names,
-        preset,
-        jobs,
-        dry_run=dry_run,
-        force=force,
-        overrides=dict(settings),
-        echo=click.echo,
-    )
+    if not dry_run:
+        many.reach(cluster)
+    try:
+        outcomes = make.rebuild(
+            names,
+            preset,
+            jobs,
+            dry_run=dry_run,
+            force=force,
+            overrides=dict(settings),
+            cluster=cluster,
+            echo=click.echo,
+        )
+    except KeyboardInterrupt:
+        click.echo(f"Stopped. {many.GO_ON}", err=True)
+        sys.exit(130)
     count = Counter(outcome.status for outcome in outcomes)
     for outcome in outcomes:
         if outcome.status == "failed" and len(outcomes) > 1:
@@ -314,7 +327,7 @@ def doctor() -> None:
     import torch
 
     from fedlib.runs import device
-    from fedlib.runs.runner import jobs_of_machine
+    from fedlib.runs.many import jobs_of_machine
 
     problems = []
     click.echo(f"python       {platform.python_version()} ({sys.executable})")

@@ -22,9 +22,9 @@ from fedlib import papers, registry
 from fedlib.core.local import Training
 from fedlib.data import Dataset, load
 from fedlib.partitions import SCHEMES
+from fedlib.runs.many import run_many
 from fedlib.runs.notes import Note
 from fedlib.runs.results import Result
-from fedlib.runs.runner import run_many
 from fedlib.runs.spec import SettingError, Spec, refuse_unknown, suggestion
 
 # Parameters of a notebook that span the grid, or that no run sees.

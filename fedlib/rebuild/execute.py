@@ -1,11 +1,11 @@
 """Notebooks that are executed, here or in processes beside each other."""
 
 import time
-from collections.abc import Callable
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
-from multiprocessing import get_context
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import papermill
 from papermill.exceptions import PapermillExecutionError
@@ -14,6 +14,7 @@ from fedlib.data import DataError
 from fedlib.rebuild import artefacts, parameters
 from fedlib.rebuild.artefacts import Artefact
 from fedlib.rebuild.kernels import KERNEL
+from fedlib.runs import processes
 from fedlib.support import paths
 
 CELL_SECONDS = 3600  # longest time of one cell
@@ -27,24 +28,32 @@ class Executed(NamedTuple):
     seconds: float
 
 
-class _Here(Executor):
-    """Do at once what is submitted."""
+Execute = Callable[[Artefact], "Future[Executed]"]
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
-        """Return a finished future."""
-        done: Future = Future()
-        done.set_result(fn(*args, **kwargs))
+
+@contextmanager
+def executing(jobs: int) -> Iterator[Execute]:
+    """Yield what executes notebooks: with several jobs, beside the runs of the next.
+
+    Starting a kernel takes longer than many a notebook's cells. Each has a process of
+    its own, and all are ended with this one.
+    """
+
+    def here(artefact: Artefact) -> "Future[Executed]":
+        done: Future[Executed] = Future()
+        done.set_result(executed(artefact))
         return done
 
-
-def executor_of(jobs: int) -> Executor:
-    """Return what executes notebooks: with several jobs, beside the runs of the next.
-
-    Starting a kernel takes longer than many a notebook's cells.
-    """
     if jobs == 1:
-        return _Here()
-    return ProcessPoolExecutor(jobs, get_context("spawn"))
+        yield here
+        return
+    pool, threads = processes.Pool(), ThreadPoolExecutor(jobs)
+    try:
+        yield lambda artefact: threads.submit(pool.call, "", executed, artefact)
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
+        pool.stop()
+        threads.shutdown()
 
 
 def executed(artefact: Artefact) -> Executed:
@@ -96,6 +105,8 @@ def message(artefact: Artefact, error: Exception) -> str:
         place = error.cell_index - (error.cell_index > tagged)  # one cell was injected
         number = sum(c.cell_type == "code" for c in content.cells[: place + 1])
         text = f"code cell {number}: {error.ename}: {error.evalue}"
+    elif isinstance(error, ExceptionGroup):  # of runs, each named
+        text = error.message
     elif isinstance(error, DataError | ValueError):
         text = str(error)
     else:

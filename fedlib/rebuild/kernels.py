@@ -39,6 +39,7 @@ def own_kernel(notebooks: int = 1) -> Iterator[None]:
         ),
         "PYTHONHASHSEED": "0",
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),  # as setup() says
+        "FEDLIB_JOBS": os.environ.get("FEDLIB_JOBS", "1"),  # others run beside it
         "FEDLIB_CACHE": str(paths.cache_dir().resolve()),
         "FEDLIB_FIGURES": str(paths.figures_dir()),
     }

@@ -2,17 +2,17 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future
+from concurrent.futures import BrokenExecutor, Future
 from typing import Any, Literal, NamedTuple
 
 from fedlib.data import DataError
 from fedlib.rebuild import artefacts
 from fedlib.rebuild.artefacts import Artefact, prepare, select
 from fedlib.rebuild.costs import Speeds, distinct, duration
-from fedlib.rebuild.execute import Executed, executed, executor_of, message
+from fedlib.rebuild.execute import Execute, Executed, executing, message
 from fedlib.rebuild.kernels import own_kernel
 from fedlib.rebuild.progress import Progress
-from fedlib.runs import runner
+from fedlib.runs import many, processes, runner
 from fedlib.runs.spec import Spec
 
 
@@ -54,6 +54,7 @@ def rebuild(
     dry_run: bool = False,
     force: bool = False,
     overrides: Mapping[str, Any] | None = None,
+    cluster: str | None = None,
     echo: Callable[[str], None] = _silent,
 ) -> list[Outcome]:
     """Bring artefacts up to date; one that fails does not stop the others.
@@ -67,13 +68,16 @@ def rebuild(
         ``quick``, ``cpu`` or ``paper``.
     jobs : int >= 1, optional
         Processes for missing runs, and as many for notebooks; default
-        ``runs.jobs_of_machine()``.
+        ``many.jobs_of_machine()``.
     dry_run : bool
         Say why each is stale and what it would cost, and build nothing.
     force : bool
         Build also what is current.
     overrides : mapping, optional
         Parameters on top of the preset's; every selected artefact must know them.
+    cluster : str, optional
+        Address of a Dask scheduler whose workers compute the missing runs; default
+        ``FEDLIB_CLUSTER``. Notebooks are executed here.
     echo : callable
         Takes each line of progress.
 
@@ -82,7 +86,7 @@ def rebuild(
     SettingError
         Anything wrong with a name or parameter; nothing was built.
     """
-    jobs = runner.jobs_of_machine() if jobs is None else jobs
+    jobs = many.jobs_of_machine() if jobs is None else jobs
     if jobs < 1:
         raise ValueError(f"jobs: got {jobs}, expected at least 1")
     chosen = [prepare(name, preset, overrides) for name in select(names)]
@@ -91,13 +95,13 @@ def rebuild(
     found: dict[str, Outcome] = {}
     due = [] if dry_run else _due(chosen, force)
     progress = Progress(due, jobs, echo)
-    executor = executor_of(min(jobs, len(chosen)))
-    with own_kernel(notebooks=len(due)), progress, executor:
+    count = min(jobs, len(chosen))
+    with own_kernel(notebooks=len(due)), progress, executing(count) as execute:
         started: list[_Started] = []
         for artefact in chosen:
             if artefacts.reads(artefact):
                 _collect(started, found, progress, wait_for=True)
-            begun = _begin(artefact, jobs, force, speeds, progress, executor)
+            begun = _begin(artefact, jobs, cluster, force, speeds, progress, execute)
             if isinstance(begun, Outcome):
                 found[artefact.name] = begun
             else:
@@ -120,10 +124,11 @@ class _Started(NamedTuple):
 def _begin(
     artefact: Artefact,
     jobs: int,
+    cluster: str | None,
     force: bool,
     speeds: Speeds | None,
     progress: Progress,
-    executor: Executor,
+    execute: Execute,
 ) -> "Outcome | _Started":
     """Compute the runs of a stale artefact and start its notebook.
 
@@ -148,7 +153,8 @@ def _begin(
             return Outcome(name, "planned", reasons, time.perf_counter() - begun)
         echo(f"{name}: {', '.join(reasons)}{cost if missing else ''}")
         progress.begin(missing)
-        runner.run_many(missing, jobs, progress.count)
+        every = distinct(artefact.specs)  # finished ones tell which are the longest
+        many.run_many(every, jobs, progress.count, cluster)
     except Exception as error:  # reported with the outcome, so that the others go on
         seconds, told = time.perf_counter() - begun, message(artefact, error)
         if speeds is not None and isinstance(error, DataError):
@@ -160,7 +166,7 @@ def _begin(
         return Outcome(name, "failed", reasons, seconds, told)
     seconds = time.perf_counter() - begun
     progress.execute()
-    notebook = executor.submit(executed, artefact)
+    notebook = execute(artefact)
     notebook.add_done_callback(progress.executed)
     return _Started(artefact, now, reasons, seconds, notebook)
 
@@ -181,7 +187,8 @@ def _collect(
         try:
             done = one.notebook.result()
         except BrokenExecutor as error:  # a process of ours was killed
-            done = Executed([], f"the notebook's process died: {error}", 0.0)
+            why = f"the notebook's process died: {processes.cause(error)}"
+            done = Executed([], why, 0.0)
         seconds = one.seconds + done.seconds
         if done.error:
             progress.say(f"{name}: failed: {done.error}")

@@ -1,77 +1,19 @@
 """How long what is left will take, at the pace of what is done.
 
-A run's cost is guessed from its settings (``guess``) and corrected by what runs alike
-have really taken: of the same kind, else of the same method, else of the same net, else
-all. A notebook is expected to take as long as those before it. Both are seconds of one
-process; how many seconds of the clock they make is measured as well, since processes
-work beside each other and share processors.
+A run is expected to take what ``fedlib.runs.cost`` says, a notebook as long as those
+before it. Both are seconds of one process; how many seconds of the clock they make is
+measured as well, since processes work beside each other and share processors.
 """
 
-import json
-import math
-from collections import defaultdict
 from collections.abc import Iterable
 from statistics import median
-from typing import Any
 
-from fedlib.data import DATASETS
+from fedlib.runs.cost import Costs, likeness
 from fedlib.runs.spec import Spec
 
 ENOUGH = 0.05  # share of the work after which a prediction is told
-UNKNOWN = 10_000  # training images of a data set whose number is not in the catalogue
-VALUES = 60_000  # pixels in a step of all clients that cost as much as the step itself
-STEP = 0.01  # seconds of such a step, until a run is measured
 LATE = 0.1  # what is left of what takes longer than expected, as a share of its time
 NOTEBOOK = 10.0  # seconds, until one is measured: most of it is its kernel's start
-
-
-def _without_floats(value: Any) -> Any:
-    """Return settings without real numbers: weights and rates do not change a pace."""
-    if isinstance(value, dict):
-        pairs = ((name, _without_floats(v)) for name, v in value.items())
-        return {name: v for name, v in pairs if not isinstance(v, float)}
-    return value
-
-
-def kind(spec: Spec) -> str:
-    """Return what runs share that are alike but for seed, length and real numbers.
-
-    The share of clients that take part is a real number that counts.
-    """
-    told = spec.model_dump(
-        mode="json", exclude={"seed", "partition_seed", "rounds", "eval_every"}
-    )
-    return json.dumps([_without_floats(told), spec.participation])
-
-
-def guess(spec: Spec) -> float:
-    """Return the cost of one round in steps of a small net, from the settings alone."""
-    entry, training, scheme = DATASETS[spec.dataset], spec.training, spec.partition
-    if scheme.scheme == "nway_kshot":
-        samples = float(scheme.shots * scheme.ways)
-    else:
-        images = sum(entry.per_class[0]) if entry.per_class else UNKNOWN
-        images = entry.per_split[0] if entry.per_split else images
-        samples = images / spec.clients
-    steps = training.local_steps
-    if steps is None:
-        steps = training.local_epochs * math.ceil(samples / training.batch_size)
-    cohort = max(1.0, spec.participation * spec.clients)
-    values = cohort * training.batch_size * math.prod(entry.shape)
-    return max(1, steps) * (1 + values / VALUES)
-
-
-def _groups(spec: Spec) -> list[tuple[str, ...]]:
-    """Return what a run is alike to, from near to far."""
-    place = (spec.dataset, spec.net)
-    return [
-        ("kind", kind(spec)),
-        ("method", spec.method, *place, spec.partition.scheme),
-        ("method", spec.method, *place),
-        ("method", spec.method),
-        ("net", *place),
-        ("all",),
-    ]
 
 
 class _Lane:
@@ -132,19 +74,14 @@ class Pace:
         self.runs = {spec.model_dump_json(): spec for spec in specs}
         self.notebooks = notebooks
         self._begun = now
-        self._groups = {name: _groups(spec) for name, spec in self.runs.items()}
-        self._guess = {n: s.rounds * guess(s) for n, s in self.runs.items()}
-        self._took: dict[tuple[str, ...], float] = defaultdict(float)  # seconds
-        self._guessed: dict[tuple[str, ...], float] = defaultdict(float)
+        self._likeness = {name: likeness(spec) for name, spec in self.runs.items()}
+        self._costs = Costs()
         self._executed: list[float] = []  # seconds of notebooks
         self._running, self._executing = _Lane(jobs), _Lane(jobs)
 
     def learn(self, spec: Spec, seconds: float) -> None:
         """Take into account how long a run takes its process, or took it long ago."""
-        cost = spec.rounds * guess(spec)
-        for group in _groups(spec):
-            self._took[group] += seconds
-            self._guessed[group] += cost
+        self._costs.learn(spec, seconds)
 
     def run(self, count: int, now: float) -> None:
         """Begin with some of the runs, the next ones."""
@@ -178,10 +115,7 @@ class Pace:
 
     def _expected(self, name: str) -> float:
         """Return the seconds that a run will take its process."""
-        known = (group for group in self._groups[name] if group in self._guessed)
-        group = next(known, None)
-        step = self._took[group] / self._guessed[group] if group else STEP
-        return self._guess[name] * step
+        return self._costs.expected(self._likeness[name])
 
     def _notebook(self, now: float) -> float:
         """Return the seconds of a notebook; those that take longer tell it as well."""
@@ -212,7 +146,7 @@ class Pace:
                 for whole, so_far in zip(expected, spent, strict=False)
             )
             done += sum(spent)
-        measured = self._guessed or self._executed
+        measured = self._costs or self._executed
         if not measured or not done or done < ENOUGH * (done + todo):
             return None
         return (now - self._begun) * todo / done

@@ -101,6 +101,8 @@ class Progress:
 
     def executed(self, notebook: Future[Executed]) -> None:
         """Take a notebook as executed."""
+        if notebook.cancelled():
+            return
         seconds = 0.0 if notebook.exception() else notebook.result().seconds
         with self._lock:
             self.pace.executed(seconds, time.perf_counter())

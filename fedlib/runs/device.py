@@ -57,6 +57,20 @@ def chosen() -> torch.device:
     return device
 
 
+def of_process(number: int) -> str:
+    """Return the device of one of several processes: GPUs in turn, if none is named.
+
+    Parameters
+    ----------
+    number : int >= 0
+        Which process.
+    """
+    device = chosen()
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", number % torch.cuda.device_count())
+    return str(device)
+
+
 def describe(device: torch.device) -> str:
     """Return a device's name, with the model of a GPU: ``cuda (NVIDIA ...)``."""
     if device.type != "cuda":

@@ -11,14 +11,13 @@ import os
 import platform
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
-import joblib
 import torch
 from filelock import FileLock
 from safetensors import SafetensorError, safe_open
@@ -43,7 +42,6 @@ from fedlib.support.progress import progress_off
 from fedlib.support.sources import NOT_FOLLOWED, Code, Place, code, where
 
 FORMAT = 1  # of the stored logs; raise it when their meaning changes
-JOB_BYTES = 2 * 2**30  # a job's memory: a run, a notebook's kernel and what feeds it
 KEPT_BYTES = 32 * 2**20  # of a run's last models; larger ones are made again if asked
 
 
@@ -323,74 +321,6 @@ def final(spec: Spec) -> Final:
     with one_thread(), computing(device):
         after = next(islice(moved(fed, device).rounds(), spec.rounds - 1, None))
     return Final(ended, *_to(torch.device("cpu"), after.server, after.mine))
-
-
-def jobs_default() -> int:
-    """Return how many processes to use: ``FEDLIB_JOBS``, else 1."""
-    return max(1, int(os.environ.get("FEDLIB_JOBS", "1")))
-
-
-def jobs_of_machine() -> int:
-    """Return how many processes share this machine: ``FEDLIB_JOBS``, else its cores.
-
-    That is those that this process may use, as long as memory has 2 GiB for each. On a
-    GPU, which they would crowd, it is 1.
-    """
-    if os.environ.get("FEDLIB_JOBS") or chosen().type != "cpu":
-        return jobs_default()
-    cores = joblib.cpu_count()
-    if "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", {}):  # not on Windows
-        return cores
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, min(cores, memory // JOB_BYTES))
-
-
-def run_many(
-    specs: list[Spec],
-    jobs: int | None = None,
-    after: Callable[[Spec], None] | None = None,
-) -> list[Result]:
-    """Return the results of many specs, computing the missing ones.
-
-    Parameters
-    ----------
-    jobs : int >= 1, optional
-        Processes on this machine, one thread each; default ``FEDLIB_JOBS`` or 1. The
-        results do not depend on it.
-    after : callable, optional
-        Takes the spec of each missing run when it is done, in place of a progress bar.
-    """
-    missing = pending(specs)
-    jobs = jobs_default() if jobs is None else jobs
-    if jobs < 1:
-        raise ValueError(f"jobs: got {jobs}, expected at least 1")
-    bar = tqdm(
-        total=len(missing), unit="run", disable=after is not None or progress_off()
-    )
-    with bar:
-        for spec in _computed(missing, jobs):
-            bar.update()
-            if after is not None:
-                after(spec)
-    return [run(spec) for spec in specs]
-
-
-def _computed(missing: list[Spec], jobs: int) -> Iterator[Spec]:
-    """Compute runs, and yield the spec of each when it is done."""
-    if jobs == 1 or len(missing) < 2:
-        for spec in missing:
-            run(spec)
-            yield spec
-        return
-    tasks = (joblib.delayed(_run_quietly)(spec) for spec in missing)
-    pool = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")
-    yield from cast(Iterator[Spec], pool(tasks))
-
-
-def _run_quietly(spec: Spec) -> Spec:
-    """Compute a run whose result stays on disk, not sent between processes."""
-    run(spec)
-    return spec
 
 
 def _timing(spec: Spec) -> dict[str, float] | None:

@@ -7,7 +7,8 @@ from click.testing import CliRunner, Result
 
 from fedlib import data, registry
 from fedlib.cli import main
-from fedlib.rebuild import notebook
+from fedlib.rebuild import make, notebook
+from fedlib.runs import many
 from fedlib.support import paths
 from tests.rebuild.test_make import (  # noqa: F401
     PARAMETERS,
@@ -23,6 +24,33 @@ def fedlib(*arguments: str) -> Result:
 
 def last(result: Result) -> str:
     return result.output.splitlines()[-1]
+
+
+def test_ctrl_c_says_how_to_go_on_and_has_a_status_of_its_own(project, monkeypatch):  # noqa: F811
+    def stopped(*_, **settings):
+        assert settings["cluster"] == "tcp://there:1"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(many, "reach", lambda cluster: None)
+    monkeypatch.setattr(make, "rebuild", stopped)
+    result = fedlib("rebuild", "--cluster", "tcp://there:1")
+    assert result.exit_code == 130
+    assert "Stopped. Finished runs are kept" in result.output
+    assert "goes on from there" in result.output
+
+
+def test_a_cluster_that_does_not_answer_stops_before_the_first_artefact(
+    project,  # noqa: F811
+    monkeypatch,
+):
+    def refuse(cluster):
+        raise ValueError(f"cluster: got {cluster!r}")
+
+    write_notebook("toy/a")
+    monkeypatch.setattr(many, "reach", refuse)
+    result = fedlib("rebuild", "--cluster", "nowhere")
+    assert (result.exit_code, result.output) == (2, "Error: cluster: got 'nowhere'\n")
+    assert fedlib("rebuild", "--cluster", "nowhere", "--dry-run").exit_code == 0
 
 
 def test_rebuild_twice(project, kernels):  # noqa: F811

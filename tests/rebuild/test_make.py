@@ -16,7 +16,7 @@ from fedlib.papers.ours import special
 from fedlib.rebuild import artefacts, costs, execute, make, pace
 from fedlib.rebuild.kernels import own_kernel
 from fedlib.rebuild.progress import Progress
-from fedlib.runs import runner
+from fedlib.runs import many, runner
 from fedlib.runs.spec import SettingError, Spec
 from fedlib.support import paths
 
@@ -400,7 +400,7 @@ def test_missing_runs_come_first(with_runs, kernels, monkeypatch):
     assert built.status == "built"
     assert lines[0] == "toy/a: never built; 2 of 2 runs missing"
     assert runner.pending(with_runs) == []
-    monkeypatch.setattr(runner, "run_many", lambda *_: pytest.fail("ran"))
+    monkeypatch.setattr(many, "run_many", lambda *_: pytest.fail("ran"))
     (current,) = make.rebuild(["a"], "quick")
     assert current.status == "current"
 
@@ -505,11 +505,28 @@ def test_a_failing_run_is_the_artefacts_failure(with_runs, kernels, monkeypatch)
         raise ArithmeticError("round 1: loss is nan\nof client 3")
 
     write_notebook("toy/b")
-    monkeypatch.setattr(runner, "run_many", lambda s, *_: diverge(s) if s else [])
+    monkeypatch.setattr(many, "run_many", lambda s, *_: diverge(s) if s else [])
     failed, built = make.rebuild([], "quick")
     assert failed.error == "ArithmeticError: round 1: loss is nan of client 3"
     assert built.status == "built"
     assert kernels == ["b"]
+
+
+def test_each_run_that_fails_is_named_and_the_others_are_done(
+    with_runs, kernels, monkeypatch
+):
+    bad = papers.fedmps(
+        "digits", "local", seed=3, rounds=2, training={"learning_rate": 1e30}
+    )
+    monkeypatch.setitem(special.SPECIAL, "toy/a", lambda p: [bad, *with_runs])
+    write_notebook("toy/b")
+    monkeypatch.setitem(special.SPECIAL, "toy/b", lambda p: [])
+    failed, built = make.rebuild([], "quick")
+    name = f"local on digits, seed 3, key {runner.key(bad)}: NonFiniteError: local,"
+    assert failed.error.startswith("1 of 3 runs failed, the others are done - " + name)
+    assert "sub-exception" not in failed.error
+    assert (failed.status, built.status) == ("failed", "built")
+    assert runner.pending([bad, *with_runs]) == [bad]
 
 
 def test_estimate(with_runs, monkeypatch):

@@ -17,7 +17,7 @@ import pytest
 from fedlib import papers
 from fedlib.papers import PAPERS
 from fedlib.rebuild.costs import duration
-from fedlib.rebuild.pace import ENOUGH, NOTEBOOK, Pace, guess, kind
+from fedlib.rebuild.pace import ENOUGH, NOTEBOOK, Pace
 from fedlib.runs.spec import Spec
 
 RECORD = Path(__file__).parent / "recorded" / "quick_rebuild.csv"
@@ -268,45 +268,3 @@ def test_what_has_failed_is_not_waited_for():
 
 def test_nothing_to_do_has_no_end():
     assert Pace([], 0, 2, 5.0).left(5.0) is None
-
-
-def test_the_nearest_runs_tell_the_pace():
-    """Of a kind, else of the method on this data, the method, the net, else all."""
-    todo = local(seed=9)
-    ladder = [
-        papers.fedhpro("digits", "fedavg", rounds=10),  # all
-        papers.fedmps("digits", "fedavg", rounds=10),  # net
-        papers.fedhpro("digits", "local", rounds=10),  # method
-        local(clients=5),  # method on this data and net
-        local(seed=2),  # kind
-    ]
-    steps = (1.0, 2.0, 3.0, 4.0, 5.0)
-    pace = Pace([todo], 0, 1, 0.0)
-    name = todo.model_dump_json()
-    found = []
-    for spec, step in zip(ladder, steps, strict=True):
-        took = {group: pace._took[group] for group in pace._took}
-        pace.learn(spec, step * spec.rounds * guess(spec))
-        found.append(pace._expected(name) / (todo.rounds * guess(todo)))
-        assert took != pace._took
-    assert found[0] == 1
-    assert found[-1] == 5
-    assert found == sorted(found)
-    assert len(set(found)) == 5
-
-
-def test_a_guess_grows_with_steps_pixels_and_clients():
-    small = guess(local())
-    assert guess(local(training={"local_epochs": 2})) == 2 * small
-    assert guess(local(training={"local_steps": 1})) < small
-    assert guess(local(clients=40)) > small
-    assert guess(papers.fedmps("noise", "local")) > small
-    assert guess(papers.fedmps("imagenet", "local")) > 10 * small
-    assert guess(papers.fedpg("digits", "fedpg", clients=1)) > small
-
-
-def test_a_kind_ignores_seed_length_and_real_numbers():
-    assert kind(local(seed=5, rounds=3, eval_every=3)) == kind(local())
-    assert kind(local(training={"learning_rate": 0.5})) == kind(local())
-    assert kind(local(participation=0.5)) != kind(local())
-    assert kind(local(clients=3)) != kind(local())

@@ -17,7 +17,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from joblib.externals.loky import get_reusable_executor
 from safetensors import safe_open
 
 from fedlib import papers, registry
@@ -364,53 +363,6 @@ def test_a_killed_run_goes_on_with_the_same_bits(
     assert played == list(range(played[0], 13))
     assert_same_log(resumed, here)
     assert not list(home.glob("checkpoint*"))
-
-
-@pytest.mark.slow  # two workers import the library
-def test_jobs_do_not_change_the_bits_or_the_order(elsewhere, monkeypatch):
-    specs = [small("fedproto", seed=s, rounds=2) for s in (1, 2, 3)]
-    here = [elsewhere(s) for s in specs]
-    runner.run(specs[2])
-    get_reusable_executor().shutdown(wait=True)  # workers keep the variables they saw
-
-    def refuse(spec, home):
-        raise AssertionError("computed here instead of in a worker")
-
-    monkeypatch.setattr(runner, "_compute", refuse)
-    try:
-        there = runner.run_many(specs, jobs=2)
-    finally:
-        get_reusable_executor().shutdown(wait=True)
-    for spec, one, other in zip(specs, here, there, strict=True):
-        assert other.spec == spec
-        assert_same_log(one, other)
-
-
-def test_jobs_out_of_range_and_by_default(monkeypatch):
-    with pytest.raises(ValueError, match="jobs: got 0, expected at least 1"):
-        runner.run_many([], jobs=0)
-    monkeypatch.delenv("FEDLIB_JOBS")
-    assert runner.jobs_default() == 1
-    monkeypatch.setenv("FEDLIB_JOBS", "3")
-    assert runner.jobs_default() == 3
-
-
-@pytest.mark.parametrize(
-    ("cores", "gib", "jobs"),
-    [(2, 16, 2), (16, 16, 8), (16, 256, 16), (4, 1, 1)],
-)
-def test_jobs_of_a_machine_are_its_cores_while_memory_lasts(
-    cores, gib, jobs, monkeypatch
-):
-    monkeypatch.delenv("FEDLIB_JOBS")
-    monkeypatch.setattr(runner.joblib, "cpu_count", lambda: cores)
-    sizes = {"SC_PHYS_PAGES": gib * 2**18, "SC_PAGE_SIZE": 2**12}
-    monkeypatch.setattr(runner.os, "sysconf", sizes.__getitem__)
-    assert runner.jobs_of_machine() == jobs
-    monkeypatch.setattr(runner, "chosen", lambda: torch.device("cuda"))
-    assert runner.jobs_of_machine() == 1
-    monkeypatch.setenv("FEDLIB_JOBS", "3")
-    assert runner.jobs_of_machine() == 3
 
 
 # nothing lost
