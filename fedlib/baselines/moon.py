@@ -118,4 +118,5 @@ METHOD = shared_model.BASE._replace(
     hp=HP,
     init=init,
     client=client,
+    forgets=lambda hp: False,
 )

@@ -31,7 +31,7 @@ from fedlib.core.messages import Model, Size, sizes
 from fedlib.core.nets import Net, State
 from fedlib.core.readouts import Models, Rule
 from fedlib.core.rng import generator
-from fedlib.core.tree import Tree, flatten, put, take
+from fedlib.core.tree import Tree, flatten, put, take, tree_map
 
 __all__ = [
     "Context",
@@ -84,6 +84,7 @@ class Context:
     chunk: int | None = None  # clients trained side by side
     held: tuple[int, ...] | None = None  # classes that any client holds; None: all
     memory: Memory | None = None  # where the run's training keeps moments
+    drawn: tuple[int, ...] | None = None  # clients that init draws; None: all
 
     def random(self, purpose: str, client: int | str = "server") -> torch.Generator:
         """Return the generator of a purpose in this round, for a client."""
@@ -183,9 +184,14 @@ class Context:
 
     def init_clients(self, common: bool) -> State:
         """Draw the clients' first weights: one common draw, or one each."""
-        names = ["common"] * self.clients if common else list(range(self.clients))
-        states = [self.net.init(generator(self.seed, "init", n)) for n in names]
-        return {k: torch.stack([s[k] for s in states]) for k in states[0]}
+        own = range(self.clients) if self.drawn is None else self.drawn
+        names = ["common"] if common else list(own)
+        first = self.net.init(generator(self.seed, "init", names[0]))
+        whole = {k: v.expand(len(own), *v.shape).contiguous() for k, v in first.items()}
+        for row, name in enumerate(names[1:], 1):
+            for k, v in self.net.init(generator(self.seed, "init", name)).items():
+                whole[k][row] = v
+        return whole
 
 
 class Counted(NamedTuple):
@@ -218,6 +224,9 @@ class Method(NamedTuple):
     finish: Callable[[Context, Any, Tree], tuple[Tree, Logged]] | None = None
     survey: Callable[[Context, Tree, Tree, Shards], Any] | None = None  # -> Up, once
     finalise: Callable[[Context, Tree, Any], Tree] | None = None  # server, Up -> server
+    # By hp: whether a round reads nothing of what clients have from rounds before, once
+    # the server has a model
+    forgets: Callable[[Any], bool] = lambda hp: False
 
     def rule(self, hp: BaseModel) -> Rule:
         """Return the accuracy that the paper reports under these hyper-parameters."""
@@ -251,7 +260,7 @@ class Round(NamedTuple):
 
     number: int  # from 1
     server: Tree
-    mine: Tree  # all clients
+    mine: Tree  # all clients; the cohort's alone where a method forgets
     cohort: list[int]
     down: Any
     up: Any
@@ -302,6 +311,17 @@ def draw_cohort(ctx: Context, participation: float) -> list[int]:
     return sorted(order[:size].tolist())
 
 
+def first_rows(method: Method, ctx: Context, clients: list[int]) -> Tree:
+    """Return what some clients have before their first round."""
+    start = replace(ctx, round=0, drawn=tuple(clients))
+    return method.init(start)[1]
+
+
+def _repeated(row: Tree, count: int) -> Tree:
+    """Return ``count`` rows like the only one, in its memory."""
+    return tree_map(lambda leaf: leaf.expand(count, *leaf.shape[1:]), row)
+
+
 def rounds(
     method: Method,
     ctx: Context,
@@ -312,6 +332,9 @@ def rounds(
 ) -> Iterator[Round]:
     """Yield the federation after each round, without end.
 
+    Of a method that ``forgets`` only the cohort's clients are held, and only until the
+    next round begins, if the caller lets go of the round before.
+
     Parameters
     ----------
     shards : Shards
@@ -319,7 +342,8 @@ def rounds(
     participation : float in (0, 1]
         Share of clients in each round's cohort.
     start : tuple, optional
-        ``(round, server, mine)`` to go on from, as after a resume.
+        ``(round, server, mine)`` to go on from, as after a resume; ``mine`` may be of
+        one client where the method forgets.
 
     Raises
     ------
@@ -329,26 +353,58 @@ def rounds(
         The method has one function of a pair without the other.
     """
     method = complete(method)
-    number, server, mine = start or (0, *method.init(ctx))
+    forgets = method.forgets(ctx.hp)
+    if start is None:
+        some = replace(ctx, drawn=(0,)) if forgets else ctx
+        start = (0, *method.init(some))
+    number, server, mine = start
+    if forgets:
+        mine = take(mine, slice(0, 1))  # not read once the server has a model
+    del start
     while True:
         number += 1
         ctx = replace(ctx, round=number)
         cohort = draw_cohort(ctx, participation)
-        rows = torch.tensor(cohort)
-        down = method.broadcast(ctx, server)
-        part, up, terms = method.client(
-            ctx, down, take(mine, rows), shards.cohort(cohort)
-        )
-        _refuse_non_finite(method.name, number, cohort, up, terms)
-        server, watched = method.merge(ctx, server, up)
-        _refuse_non_finite_server(method.name, number, server)
-        sent = {f"up/{k}": v for k, v in sizes(up, len(cohort)).items()}
-        sent |= _received(down, len(cohort))
-        if method.reply is not None and method.finish is not None:
-            answer = method.reply(ctx, server)
-            part, after = method.finish(ctx, answer, part)
-            _refuse_non_finite(method.name, number, cohort, {}, after)
-            terms = terms | after
-            sent |= _received(answer, len(cohort))
-        mine = put(mine, rows, part)
-        yield Round(number, server, mine, cohort, down, up, terms, watched, sent)
+        everyone = len(cohort) == ctx.clients
+        if not forgets:
+            part = mine if everyone else take(mine, torch.tensor(cohort))
+        elif number == 1:
+            part = first_rows(method, ctx, cohort)
+        else:
+            part = _repeated(mine, len(cohort))
+        after = _round(method, ctx, server, part, cohort, shards)
+        del part
+        server = after.server
+        if not forgets:
+            if not everyone:
+                whole = put(mine, torch.tensor(cohort), after.mine)
+                after = after._replace(mine=whole)
+            mine = after.mine
+        yield after
+        del after
+
+
+def _round(
+    method: Method,
+    ctx: Context,
+    server: Tree,
+    part: Tree,
+    cohort: list[int],
+    shards: Shards,
+) -> Round:
+    """Return the federation after a round, with the rows of its cohort as ``mine``."""
+    number = ctx.round
+    down = method.broadcast(ctx, server)
+    part, up, terms = method.client(ctx, down, part, shards.cohort(cohort))
+    _refuse_non_finite(method.name, number, cohort, up, terms)
+    server, watched = method.merge(ctx, server, up)
+    _refuse_non_finite_server(method.name, number, server)
+    sent = {f"up/{k}": v for k, v in sizes(up, len(cohort)).items()}
+    sent |= _received(down, len(cohort))
+    if method.reply is not None and method.finish is not None:
+        answer = method.reply(ctx, server)
+        part, after = method.finish(ctx, answer, part)
+        _refuse_non_finite(method.name, number, cohort, {}, after)
+        terms = terms | after
+        sent |= _received(answer, len(cohort))
+    return Round(number, server, part, cohort, down, up, terms, watched, sent)

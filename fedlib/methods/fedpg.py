@@ -583,4 +583,5 @@ METHOD = Method(
         *(Counted("up", "model"), Counted("up", "protos")),
     ),
     per_class=("protos",),
+    forgets=lambda hp: True,
 )

@@ -41,6 +41,11 @@ class Federation(NamedTuple):
     test: Shards
     full: Shards | None  # the whole test set, where the spec asks for it; by group
 
+    @property
+    def forgets(self) -> bool:
+        """Whether clients have nothing of their own between rounds."""
+        return self.method.forgets(self.ctx.hp)
+
     def rounds(self, start: tuple[int, Tree, Tree] | None = None) -> Iterator[Round]:
         """Yield the federation after each round."""
         return rounds(
@@ -64,18 +69,33 @@ class Federation(NamedTuple):
             server = self.method.finalise(ctx, server, up)
         return self.method.models(self.ctx, server, after.mine), sent
 
-    def evaluate(self, after: Round) -> dict[str, Tensor]:
+    def evaluate(self, after: Round, *, every_rule: bool = True) -> dict[str, Tensor]:
         """Return right predictions under every model and rule, as a log's rows.
 
         Their names are those of ``Log``.
+
+        Parameters
+        ----------
+        every_rule : bool
+            Otherwise the paper's model alone, on the data that its accuracy is measured
+            on, under the rules that one pass over these gives.
         """
-        models, sent = self.models(after)
-        owns = self.partition.owns
-        found = evaluate(self.ctx.net, models, owns, self.train, self.test)
+        (models, sent), net = self.models(after), self.ctx.net
+        model = self.method.rule(self.ctx.hp).model
+        whole = self.full is not None and model in ("global", "ensemble")
+        found = Log(samples=self.test.sizes()).flat()
+        if every_rule or not whole:
+            only = None if every_rule else model
+            cohort = after.cohort if self.forgets else None
+            found |= evaluate(
+                *(net, models, self.partition.owns, self.train, self.test),
+                only=only,
+                cohort=cohort,
+            )
         final = {f"up/{name}": torch.tensor(size) for name, size in sent.items()}
         found |= Log(final=final).flat()
-        if self.full is not None:
-            found |= evaluate_full(self.ctx.net, models, self.full)
+        if self.full is not None and (every_rule or whole):
+            found |= evaluate_full(net, models, self.full)
         return found
 
 

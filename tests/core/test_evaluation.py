@@ -85,8 +85,7 @@ def test_numbers_of_some_rounds_are_nan_in_the_others():
     rows = Rows()
     for number in range(1, 5):
         now = {"now": torch.tensor(float(number))} if number in (2, 3) else {}
-        rows.add_round(number, {}, now)
-        rows.add(Log(cohort=torch.tensor([0])))
+        rows.add(Log(cohort=torch.tensor([0]), server=now))
     found = rows.stacked().server["now"].tolist()
     assert found[1:3] == [2.0, 3.0]
     assert math.isnan(found[0])
