@@ -275,9 +275,13 @@ def _refuse_non_finite(
     for label, value in {**terms, **flatten(up)}.items():
         if not value.is_floating_point():
             continue
-        bad = ~torch.isfinite(value.flatten(1) if value.ndim > 1 else value[:, None])
+        each = value.flatten(1) if value.ndim > 1 else value[:, None]
+        if not each.numel():
+            continue
+        low, high = each.aminmax(dim=1)  # a NaN is the extreme of any numbers
+        bad = ~(low.isfinite() & high.isfinite())
         if bad.any():
-            client = cohort[int(bad.any(1).nonzero()[0])]
+            client = cohort[int(bad.nonzero()[0])]
             raise NonFiniteError(
                 f"{method}, round {number}, client {client}: {label} is not finite; "
                 "nothing of this round was merged. Lower the learning rate or the "
@@ -311,15 +315,18 @@ def draw_cohort(ctx: Context, participation: float) -> list[int]:
     return sorted(order[:size].tolist())
 
 
-def first_rows(method: Method, ctx: Context, clients: list[int]) -> Tree:
-    """Return what some clients have before their first round."""
-    start = replace(ctx, round=0, drawn=tuple(clients))
-    return method.init(start)[1]
+def _rows(method: Method, ctx: Context, mine: Tree, cohort: list[int]) -> Tree:
+    """Return what the clients of a round's cohort begin with.
 
-
-def _repeated(row: Tree, count: int) -> Tree:
-    """Return ``count`` rows like the only one, in its memory."""
-    return tree_map(lambda leaf: leaf.expand(count, *leaf.shape[1:]), row)
+    Where the method forgets those are first weights, which are read in round 1 only:
+    then they stand in the memory of one client.
+    """
+    if not method.forgets(ctx.hp):
+        everyone = len(cohort) == ctx.clients
+        return mine if everyone else take(mine, torch.tensor(cohort))
+    if ctx.round == 1:
+        return method.init(replace(ctx, round=0, drawn=tuple(cohort)))[1]
+    return tree_map(lambda leaf: leaf[:1].expand(len(cohort), *leaf.shape[1:]), mine)
 
 
 def rounds(
@@ -358,25 +365,17 @@ def rounds(
         some = replace(ctx, drawn=(0,)) if forgets else ctx
         start = (0, *method.init(some))
     number, server, mine = start
-    if forgets:
-        mine = take(mine, slice(0, 1))  # not read once the server has a model
+    if forgets:  # of one client, as a likeness
+        mine = tree_map(lambda leaf: leaf[:1].clone(), mine)
     del start
     while True:
         number += 1
         ctx = replace(ctx, round=number)
         cohort = draw_cohort(ctx, participation)
-        everyone = len(cohort) == ctx.clients
-        if not forgets:
-            part = mine if everyone else take(mine, torch.tensor(cohort))
-        elif number == 1:
-            part = first_rows(method, ctx, cohort)
-        else:
-            part = _repeated(mine, len(cohort))
-        after = _round(method, ctx, server, part, cohort, shards)
-        del part
+        after = _round(method, ctx, server, mine, cohort, shards)
         server = after.server
         if not forgets:
-            if not everyone:
+            if len(cohort) < ctx.clients:
                 whole = put(mine, torch.tensor(cohort), after.mine)
                 after = after._replace(mine=whole)
             mine = after.mine
@@ -388,14 +387,16 @@ def _round(
     method: Method,
     ctx: Context,
     server: Tree,
-    part: Tree,
+    mine: Tree,
     cohort: list[int],
     shards: Shards,
 ) -> Round:
     """Return the federation after a round, with the rows of its cohort as ``mine``."""
     number = ctx.round
     down = method.broadcast(ctx, server)
-    part, up, terms = method.client(ctx, down, part, shards.cohort(cohort))
+    part, up, terms = method.client(
+        ctx, down, _rows(method, ctx, mine, cohort), shards.cohort(cohort)
+    )
     _refuse_non_finite(method.name, number, cohort, up, terms)
     server, watched = method.merge(ctx, server, up)
     _refuse_non_finite_server(method.name, number, server)

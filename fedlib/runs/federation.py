@@ -14,6 +14,7 @@ from fedlib.core.local import Shards
 from fedlib.core.log import Log
 from fedlib.core.messages import Size, sizes
 from fedlib.core.method import Context, Method, Round, rounds
+from fedlib.core.nets import Net
 from fedlib.core.readouts import Models, evaluate, evaluate_full
 from fedlib.core.rng import generator
 from fedlib.core.tree import Tree
@@ -27,6 +28,8 @@ from fedlib.runs.withhold import withhold
 # (benchmarks on one thread: ResNet-10 is 1.45 times slower with four side by side).
 BIG_KERNEL = 30_000  # of a convolution: one client at a time
 BIG_LAYER = 200_000  # of any layer: four
+SIDE_BY_SIDE = 64  # of any net: memory stays that of a few, and time is linear
+FLOAT_BYTES = 2**29  # of normalised images; more are normalised batch by batch
 
 
 class Federation(NamedTuple):
@@ -148,9 +151,11 @@ def _crops(spec: Spec, data: Dataset) -> Tensor | None:
 
 
 def _inputs(x: Tensor, data: Dataset) -> Tensor:
-    """Return images as stored when they are augmented per batch, else normalised."""
+    """Return images as stored when augmented per batch or many, else normalised."""
+    if data.augment or 4 * x.numel() > FLOAT_BYTES:
+        return x
     blank = Shards(x, torch.empty(0), [], [], data.mean, data.std)
-    return x if data.augment else blank.inputs(torch.arange(len(x)))
+    return blank.inputs(torch.arange(len(x)))
 
 
 def _shards(
@@ -194,14 +199,21 @@ def _full_index(spec: Spec, data: Dataset) -> list[Tensor] | None:
     return [torch.nonzero(data.groups.test == g).flatten() for g in every]
 
 
+def clients_side_by_side(net: Net) -> int:
+    """Return how many clients to train at once: fewer where layers are large."""
+    weights = list(net.module.parameters())
+    if max((p.numel() for p in weights if p.ndim == 4), default=0) > BIG_KERNEL:
+        return 1
+    return 4 if max(p.numel() for p in weights) > BIG_LAYER else SIDE_BY_SIDE
+
+
 def federation(spec: Spec, *, chunk: int | None = None) -> Federation:
     """Load the data, draw the partition and build the net of a spec.
 
     Parameters
     ----------
     chunk : int, optional
-        Clients trained side by side; by default all, 4 for nets with a large linear
-        layer, 1 for those with large convolutions.
+        Clients trained side by side; by default ``clients_side_by_side``.
     """
     data = _transformed(load(spec.dataset), spec.transform)
     method = registry.method(spec.method)
@@ -216,13 +228,6 @@ def federation(spec: Spec, *, chunk: int | None = None) -> Federation:
     side = transform.side
     size = (channels, side or height, side or width)
     net = nets.build(spec.net, size, classes, embedding=spec.embedding)
-    if chunk is None:
-        weights = list(net.module.parameters())
-        kernels = [p.numel() for p in weights if p.ndim == 4]
-        if max(kernels, default=0) > BIG_KERNEL:
-            chunk = 1
-        elif max(p.numel() for p in weights) > BIG_LAYER:
-            chunk = 4
     ctx = Context(
         hp=hp,
         net=net,
@@ -230,7 +235,7 @@ def federation(spec: Spec, *, chunk: int | None = None) -> Federation:
         classes=classes,
         clients=spec.clients,
         seed=spec.seed,
-        chunk=chunk,
+        chunk=chunk or clients_side_by_side(net),
     )
     partition = partition_of(spec, data)
     held = partition.owns.any(0).nonzero().flatten().tolist()
