@@ -17,7 +17,7 @@ from fedlib.core.method import Context, Method, Round, rounds
 from fedlib.core.nets import Net
 from fedlib.core.readouts import Models, evaluate, evaluate_full
 from fedlib.core.rng import generator
-from fedlib.core.tree import Tree
+from fedlib.core.tree import Tree, flatten
 from fedlib.data import Dataset, Transform, load
 from fedlib.partitions import Partition, draw
 from fedlib.runs.keep_moments import keep_moments
@@ -48,6 +48,14 @@ class Federation(NamedTuple):
     def forgets(self) -> bool:
         """Whether clients have nothing of their own between rounds."""
         return self.method.forgets(self.ctx.hp)
+
+    def kept_bytes(self, after: Round) -> dict[str, int]:
+        """Return what the server, and all clients, keep from one round to the next."""
+        kept = {"server": after.server, "clients": {} if self.forgets else after.mine}
+        return {
+            name: sum(v.numel() * v.element_size() for v in flatten(tree).values())
+            for name, tree in kept.items()
+        }
 
     def rounds(self, start: tuple[int, Tree, Tree] | None = None) -> Iterator[Round]:
         """Yield the federation after each round."""

@@ -276,7 +276,7 @@ def _compute(spec: Spec, home: Path, device: torch.device) -> dict[str, Tensor]:
     if start:
         start = (done, *_to(device, *start[1:]))
     fed = moved(fed, device)
-    seconds = {"train": 0.0, "evaluate": 0.0}
+    seconds, kept = {"train": 0.0, "evaluate": 0.0}, {}
     worked = time.process_time()
     stepping = fed.rounds(start)
     del start  # the clients' models of then
@@ -307,6 +307,7 @@ def _compute(spec: Spec, home: Path, device: torch.device) -> dict[str, Tensor]:
                 _checkpoint(home, fed, after, journal)
             else:
                 _keep(home, after)
+                kept = fed.kept_bytes(after)
             del after  # before the next round makes the models anew
             bar.update()
     count = max(1, spec.rounds - done)
@@ -317,6 +318,7 @@ def _compute(spec: Spec, home: Path, device: torch.device) -> dict[str, Tensor]:
         "sources": code_of(spec).parts,
         "deviations": fed.partition.deviations,
         "device": describe(device),
+        "kept_bytes": kept,
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }
     write_text(home / "spec.json", json.dumps(record, indent=1, sort_keys=True) + "\n")
@@ -470,5 +472,5 @@ def measure(spec: Spec, count: int = 2) -> float:
     with one_thread(), computing(device):
         begun = time.perf_counter()
         for _, after in zip(range(count), fed.rounds(), strict=False):
-            fed.evaluate(after)
+            fed.evaluate(after, every_rule=after.number == 1)
         return (time.perf_counter() - begun) / count

@@ -118,6 +118,7 @@ def test_the_key_changes_with_every_setting_and_not_with_its_spelling():
         small(clients=5),
         small(participation=0.5),
         small(eval_every=2),
+        small(all_rules_every=2),
         small(ways=4),
         small(hp={"common_init": True}),
         small(training={"learning_rate": 0.2}),
@@ -230,6 +231,9 @@ def test_the_same_spec_gives_the_same_bits_and_the_cache_returns_them(
     stored = runner.run(small(name))
     assert played == []
     assert stored.key == first.key
+    record = json.loads((runner.folder(small(name)) / "spec.json").read_text())
+    keeps = not registry.method(name).forgets(registry.method(name).hp(**first.spec.hp))
+    assert (record["kept_bytes"]["clients"] > 0) == keeps
     assert_same_log(stored, first)
 
 
