@@ -187,4 +187,5 @@ METHOD = shared_model.BASE._replace(
     merge=merge,
     models=models,
     predict=Rule("ensemble", "head_all"),
+    forgets=lambda hp: False,
 )

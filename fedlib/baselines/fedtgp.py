@@ -172,4 +172,5 @@ METHOD = with_protos.BASE._replace(
     merge=merge,
     models=models,
     predict=predict,
+    forgets=lambda hp: hp.share_model and shared_model.forgets(hp),
 )

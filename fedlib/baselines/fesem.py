@@ -206,4 +206,5 @@ METHOD = shared_model.BASE._replace(
     merge=merge,
     models=models,
     predict=Rule("received", "head_all"),
+    forgets=lambda hp: False,
 )

@@ -119,4 +119,5 @@ METHOD = shared_model.BASE._replace(
     hp=HP,
     init=init,
     client=client,
+    forgets=lambda hp: False,
 )

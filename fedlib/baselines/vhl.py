@@ -180,4 +180,5 @@ METHOD = shared_model.BASE._replace(
     client=client,
     models=models,
     predict=predict,
+    forgets=lambda hp: not hp.virtual_per_class and shared_model.forgets(hp),
 )

@@ -59,5 +59,9 @@ def models(ctx: Context, server: Server, mine: Client) -> Models:
 
 # What a method replaces from: its name, source and client at least
 BASE = shared_model.BASE._replace(
-    hp=HP, init=init, models=models, predict=Rule("received", "head_all")
+    hp=HP,
+    init=init,
+    models=models,
+    predict=Rule("received", "head_all"),
+    forgets=lambda hp: False,
 )

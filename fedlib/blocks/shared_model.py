@@ -62,7 +62,7 @@ class Server(NamedTuple):
 
 
 class Client(NamedTuple):
-    """What a client keeps between rounds; only evaluation reads it after round 1."""
+    """A client's model after its training; no later round reads it (``forgets``)."""
 
     state: State  # [K, ...]
 
@@ -128,6 +128,11 @@ def models(ctx: Context, server: Tree, mine: Tree) -> Models:
     return Models(mine.state, server.model.state, None, received=received)
 
 
+def forgets(hp: Any) -> bool:
+    """Say whether clients keep nothing: neither statistics nor what a method adds."""
+    return hp.buffers != "local"
+
+
 def predict(hp: HP) -> Rule:
     """Return the paper's rule; local statistics go with the model that is received."""
     return Rule("received" if hp.buffers == "local" else "global", "head_all")
@@ -145,4 +150,5 @@ BASE = Method(
     models=models,
     predict=predict,
     counted=(Counted("up", "model"),),
+    forgets=forgets,
 )

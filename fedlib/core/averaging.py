@@ -13,6 +13,7 @@ from fedlib.core.tree import tree_map
 # What happens to BatchNorm statistics: averaged like weights, kept by each client (and
 # by the server as first drawn), or taken from the first client of the cohort.
 Buffers = Literal["average", "local", "first"]
+DOUBLES = 2**22  # of a cohort's weights, averaged at once in double precision
 
 
 def client_weights(samples: Tensor, weighting: Weighting) -> Tensor:
@@ -39,9 +40,12 @@ def mean_model(
     share = weight.to(torch.float64) / weight.sum()
 
     def average(x: Tensor) -> Tensor:
-        if x.is_floating_point():
-            return torch.einsum("k,k...->...", share, x.to(torch.float64)).to(x.dtype)
-        return x.amax(0)
+        if not x.is_floating_point():
+            return x.amax(0)
+        columns = x.flatten(1) if x.ndim > 1 else x[:, None]
+        parts = columns.split(max(1, DOUBLES // len(x)), 1)
+        sums = [torch.einsum("k,kd->d", share, p.to(torch.float64)) for p in parts]
+        return torch.cat(sums).to(x.dtype).view(x.shape[1:])
 
     statistics = before.buffers
     if buffers == "average":
@@ -56,10 +60,9 @@ def start(model: Model, mine: State) -> State:
     """Return stacked weights to train from: the broadcast model, if there is one.
 
     What the message does not hold (statistics that stay local, a method's own weights)
-    is taken from ``mine`` ``[K, ...]``.
+    is taken from ``mine`` ``[K, ...]``. Nothing is copied: rows share one memory.
     """
+    if not model.known:
+        return dict(mine)
     sent = model.state
-    return {
-        k: torch.where(model.known, sent[k].expand_as(v), v) if k in sent else v
-        for k, v in mine.items()
-    }
+    return {k: sent[k].expand_as(v) if k in sent else v for k, v in mine.items()}

@@ -1,17 +1,34 @@
 """Embeddings of a cohort's samples in eval mode, and the prototypes made of them."""
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
 
 from fedlib.core.local import Shards, Trained
 from fedlib.core.nets import Net, Out, State
 from fedlib.core.protos import Protos, class_sums, fill, from_sums
+from fedlib.core.tree import tree_map
 
 Collection = Literal["train", "eval"]
+Level = str | Callable[[Out], Tensor]  # an embedding's name, or it as a function
+
+# What is embedded at once, so that it stays in the processor's cache: images of a
+# client, and pixels of all clients' images
+COLUMNS = 64
+PIXELS = 2**18
+
+
+class Embedded(NamedTuple):
+    """The samples of some clients under their models."""
+
+    clients: Tensor  # [G] positions in the shards
+    index: Tensor  # [G, n] into the shards' tensors
+    real: Tensor  # [G, n] bool; the others are padding
+    out: Out  # [G, n, ...]
 
 
 def padded(index: list[Tensor]) -> tuple[Tensor, Tensor]:
@@ -25,7 +42,53 @@ def padded(index: list[Tensor]) -> tuple[Tensor, Tensor]:
     return padded, real
 
 
+def _alike(sizes: list[int], pixels: int) -> Iterator[list[int]]:
+    """Yield clients of like size, longest first, as many as are embedded at once."""
+    order = sorted(range(len(sizes)), key=lambda i: -sizes[i])
+    while order:
+        columns = min(COLUMNS, max(1, sizes[order[0]]))
+        count = max(1, PIXELS // (columns * pixels))
+        yield order[:count]
+        order = order[count:]
+
+
 @torch.no_grad()
+def outputs(
+    net: Net, state: State, shards: Shards, *, stacked: bool
+) -> Iterator[Embedded]:
+    """Yield the outputs of every client's samples, some clients at a time.
+
+    What is computed at once is bounded, and little of it is padding. Who is beside whom
+    changes nothing but rounding (1e-6), and not even that where clients are alike.
+
+    Parameters
+    ----------
+    stacked : bool
+        Whether ``state`` has a client axis, or is one model for all.
+    """
+    pixels = shards.x[0, 0].numel() if shards.x.ndim > 2 else 1
+    for clients in _alike([len(i) for i in shards.index], pixels):
+        rows = torch.tensor(clients)
+        index, real = padded([shards.index[i] for i in clients])
+        if stacked:
+            own = {name: value[rows] for name, value in state.items()}
+            parts = [vmap(net)(own, shards.inputs(c)) for c in index.split(COLUMNS, 1)]
+            out = Out(*(torch.cat(part, 1) for part in zip(*parts, strict=True)))
+        else:
+            samples = index[real]
+            batches = samples.split(max(1, PIXELS // pixels))
+            parts = [net(state, shards.inputs(batch)) for batch in batches]
+            out = Out(*(_unflat(torch.cat(p), real) for p in zip(*parts, strict=True)))
+        yield Embedded(rows, index, real, out)
+
+
+def _unflat(flat: Tensor, real: Tensor) -> Tensor:
+    """Return ``[G, n, ...]`` of samples ``[B, ...]``; 0 where none is ``real``."""
+    whole = flat.new_zeros(*real.shape, *flat.shape[1:])
+    whole[real] = flat
+    return whole
+
+
 def forward(
     net: Net, state: State, shards: Shards, *, stacked: bool
 ) -> tuple[Out, Tensor]:
@@ -34,25 +97,59 @@ def forward(
     Parameters
     ----------
     stacked : bool
-        Whether ``state`` has a client axis, or is one model for all.
+        As in ``outputs``.
     """
-    index, real = padded(shards.index)
-    pieces = []
-    for columns in index.split(64, dim=1):
-        x = shards.inputs(columns)
-        if stacked:
-            pieces.append(vmap(net)(state, x))
-        else:
-            flat = net(state, x.flatten(0, 1))
-            pieces.append(Out(*(part.unflatten(0, columns.shape) for part in flat)))
-    return Out(*(torch.cat(parts, 1) for parts in zip(*pieces, strict=True))), real
+    _, real = padded(shards.index)
+    whole: list[Tensor] = []
+    for group in outputs(net, state, shards, stacked=stacked):
+        if not whole:
+            whole = [p.new_zeros(*real.shape, *p.shape[2:]) for p in group.out]
+        for all_of_it, part in zip(whole, group.out, strict=True):
+            all_of_it[group.clients, : part.shape[1]] = part
+    return Out(*whole), real
+
+
+def class_means_of(
+    net: Net,
+    state: State,
+    shards: Shards,
+    levels: Sequence[Level],
+    *,
+    stacked: bool = True,
+) -> list[Protos]:
+    """Return class means ``[K, C, d]`` of several embeddings, in one pass."""
+    plain = shards._replace(augment=None)
+    count, longest = len(shards.index), max(1, *(len(i) for i in shards.index))
+    found: list[Protos] = []
+    for group in outputs(net, state, plain, stacked=stacked):
+        beyond = longest - group.real.shape[1]  # sums keep their order, and their bits
+        labels = torch.where(group.real, shards.y[group.index], -1)
+        labels = F.pad(labels, (0, beyond), value=-1)
+        parts = []
+        for level in levels:
+            z = (
+                getattr(group.out, level)
+                if isinstance(level, str)
+                else level(group.out)
+            )
+            sums = class_sums(F.pad(z, (0, 0, 0, beyond)), labels, net.classes)
+            parts.append(from_sums(*sums))
+        if not found:
+            found = [
+                tree_map(lambda leaf: leaf.new_zeros(count, *leaf.shape[1:]), part)
+                for part in parts
+            ]
+        for whole, part in zip(found, parts, strict=True):
+            for leaf, values in zip(whole, part, strict=True):
+                leaf[group.clients] = values
+    return found
 
 
 def class_means(
     net: Net,
     state: State,
     shards: Shards,
-    level: str | Callable[[Out], Tensor],
+    level: Level,
     *,
     stacked: bool = True,
 ) -> Protos:
@@ -61,12 +158,9 @@ def class_means(
     Parameters
     ----------
     level : str or callable
-        Which embedding, or a function of the outputs ``[K, n, ...]``.
+        Which embedding, or a function of the outputs ``[G, n, ...]`` of G clients.
     """
-    out, real = forward(net, state, shards._replace(augment=None), stacked=stacked)
-    labels = torch.where(real, shards.y[padded(shards.index)[0]], -1)
-    z = getattr(out, level) if isinstance(level, str) else level(out)
-    return from_sums(*class_sums(z, labels, net.classes))
+    return class_means_of(net, state, shards, [level], stacked=stacked)[0]
 
 
 def owned(shards: Shards, classes: int) -> Tensor:
@@ -97,10 +191,23 @@ def collect(
         classes that a dropped batch removed computed afterwards; or all of them
         computed after training, in eval mode.
     """
-    source = level if of is None else of
+    return collect_each(net, trained, shards, {level: of or level}, how)[0]
+
+
+def collect_each(
+    net: Net,
+    trained: Trained,
+    shards: Shards,
+    levels: Mapping[str, Level],
+    how: Collection,
+) -> list[Protos]:
+    """Return what ``collect`` does of several embeddings by name, in one pass."""
+    sources = list(levels.values())
     if how == "eval":
-        return class_means(net, trained.state, shards, source)
-    seen = trained.protos[level]
-    if bool((seen.known | ~owned(shards, net.classes)).all()):
+        return class_means_of(net, trained.state, shards, sources)
+    seen = [trained.protos[name] for name in levels]
+    held = owned(shards, net.classes)
+    if all(bool((one.known | ~held).all()) for one in seen):
         return seen
-    return fill(seen, class_means(net, trained.state, shards, source))
+    means = class_means_of(net, trained.state, shards, sources)
+    return [fill(one, other) for one, other in zip(seen, means, strict=True)]

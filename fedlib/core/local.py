@@ -415,6 +415,11 @@ def _train_chunk(
     )
 
 
+def _blank(like: Tree, clients: int) -> Tree:
+    """Return zeros for so many clients."""
+    return tree_map(lambda leaf: leaf.new_zeros(clients, *leaf.shape[1:]), like)
+
+
 def train_local(
     state: State,
     shards: Shards,
@@ -483,24 +488,27 @@ def train_local(
         buffers,
         dropout_keys or [],
     )
-    parts = []
+    trained = None
     for start in range(0, len(filled), chunk or len(filled)):
         rows = filled[start : start + (chunk or len(filled))]
         place = torch.tensor(rows)
-        parts.append(
-            _train_chunk(
-                job,
-                shards.cohort(rows),
-                take(state, place),
-                take(given, place),
-                take(kept, place),
-                None if rate is None else rate[place],
-            )
+        part = _train_chunk(
+            job,
+            shards.cohort(rows),
+            take(state, place),
+            take(given, place),
+            take(kept, place),
+            None if rate is None else rate[place],
         )
-    trained = concatenate(parts)
+        if len(rows) == len(filled):
+            trained = part
+            break
+        if trained is None:  # written in place: many clients' models once, not twice
+            trained = _blank(part, len(filled))
+        into = slice(start, start + len(rows))
+        tree_map(lambda leaf, new, at=into: leaf[at].copy_(new), trained, part)
+    assert trained is not None  # somebody has samples
     if len(filled) == len(shards.index):
         return trained
-    blank = tree_map(
-        lambda leaf: leaf.new_zeros(len(shards.index), *leaf.shape[1:]), trained
-    )
+    blank = _blank(trained, len(shards.index))
     return put(blank._replace(state=state, moments=kept), torch.tensor(filled), trained)

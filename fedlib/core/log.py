@@ -15,6 +15,7 @@ from torch import Tensor
 
 NONE: Mapping[str, Tensor] = MappingProxyType({})
 ABSENT = torch.empty(0)
+NOT_EVALUATED = -1  # in place of a number of right predictions
 GROUPS = ("term", "server", "sent", "accuracy", "watch", "full", "final")
 
 
@@ -30,9 +31,10 @@ class Log(NamedTuple):
     server: Mapping[str, Tensor] = NONE  # [R, ...] numbers that merging reports
     sent: Mapping[str, Tensor] = NONE  # [R, 2] floats and integers, over the cohort
     evaluated: Tensor = ABSENT  # [E] int64, the rounds with an evaluation, from 1
-    accuracy: Mapping[str, Tensor] = NONE  # [E, N] right predictions, own test shards
+    # [E, N] right predictions, own test shards, or NOT_EVALUATED; so are those of full
+    accuracy: Mapping[str, Tensor] = NONE
     samples: Tensor = ABSENT  # [E, N] test samples of each client
-    watch: Mapping[str, Tensor] = NONE  # [E] beside centralised prototypes
+    watch: Mapping[str, Tensor] = NONE  # [E] beside centralised prototypes, or NaN
     full: Mapping[str, Tensor] = NONE  # [E, G] right predictions, whole test set
     full_samples: Tensor = ABSENT  # [E, G] its samples, at once or by group
     final: Mapping[str, Tensor] = NONE  # [E, 2] floats and integers sent to finalise
@@ -70,35 +72,49 @@ class Log(NamedTuple):
         return found
 
 
-class Rows:
-    """A log as it grows: lists of equal tensors, one per round or per evaluation."""
+PER_ROUND = ("cohort", "term", "server", "sent")  # others are per evaluation
 
-    def __init__(self, stored: Log | None = None):
+
+class Rows:
+    """A log as it grows: lists of equal tensors, one per round or per evaluation.
+
+    What a round or an evaluation does not have is NaN, or ``NOT_EVALUATED``.
+    """
+
+    def __init__(self, *stored: Log):
         self._rows: dict[str, list[Tensor]] = defaultdict(list)
-        for name, value in (stored or Log()).flat().items():
-            self._rows[name] = list(value)
+        for log in stored:
+            self._extend(log.flat())
+
+    def counts(self) -> tuple[int, int]:
+        """Return the number of rounds and of evaluations so far."""
+        return len(self._rows["cohort"]), len(self._rows["evaluated"])
 
     def add(self, row: Log) -> None:
-        """Add a row to each tensor that ``row`` holds."""
-        for name, value in row.flat().items():
-            self._rows[name].append(value.cpu())
+        """Add a round, with its ``cohort``, or an evaluation, with ``evaluated``."""
+        self._extend({name: value.cpu()[None] for name, value in row.flat().items()})
 
-    def add_round(
-        self, number: int, terms: Mapping[str, Tensor], server: Mapping[str, Tensor]
-    ) -> None:
-        """Add floats of a round (from 1); in rounds without them they are NaN."""
-        for name, value in Log(term=terms, server=server).flat().items():
-            here = value.cpu()
-            self._fill(name, number - 1, here)
-            self._rows[name].append(here)
+    def _extend(self, flat: Mapping[str, Tensor]) -> None:
+        before = self.counts()
+        for name, values in flat.items():
+            self._fill(name, before[_axis(name)], values[0])
+            self._rows[name] += list(values)
 
     def _fill(self, name: str, count: int, like: Tensor) -> None:
         missing = count - len(self._rows[name])
-        self._rows[name] += [torch.full_like(like, float("nan"))] * missing
+        absent = float("nan") if like.is_floating_point() else NOT_EVALUATED
+        self._rows[name] += [torch.full_like(like, absent)] * missing
 
-    def stacked(self) -> Log:
-        """Return the log so far."""
-        first = Log.of({name: rows[0] for name, rows in self._rows.items()})
-        for name, like in Log(term=first.term, server=first.server).flat().items():
-            self._fill(name, len(self._rows["cohort"]), like)
-        return Log.of({name: torch.stack(rows) for name, rows in self._rows.items()})
+    def stacked(self, since: tuple[int, int] = (0, 0)) -> Log:
+        """Return the log so far, or what came after so many rounds and evaluations."""
+        counts, found = self.counts(), {}
+        for name, rows in self._rows.items():
+            axis = _axis(name)
+            if rows and counts[axis] > since[axis]:
+                self._fill(name, counts[axis], rows[0])
+                found[name] = torch.stack(rows[since[axis] :])
+        return Log.of(found)
+
+
+def _axis(name: str) -> int:
+    return 0 if name.partition("/")[0] in PER_ROUND else 1

@@ -31,7 +31,7 @@ from fedlib.core.messages import Model, Size, sizes
 from fedlib.core.nets import Net, State
 from fedlib.core.readouts import Models, Rule
 from fedlib.core.rng import generator
-from fedlib.core.tree import Tree, flatten, put, take
+from fedlib.core.tree import Tree, flatten, put, take, tree_map
 
 __all__ = [
     "Context",
@@ -84,6 +84,7 @@ class Context:
     chunk: int | None = None  # clients trained side by side
     held: tuple[int, ...] | None = None  # classes that any client holds; None: all
     memory: Memory | None = None  # where the run's training keeps moments
+    drawn: tuple[int, ...] | None = None  # clients that init draws; None: all
 
     def random(self, purpose: str, client: int | str = "server") -> torch.Generator:
         """Return the generator of a purpose in this round, for a client."""
@@ -183,9 +184,14 @@ class Context:
 
     def init_clients(self, common: bool) -> State:
         """Draw the clients' first weights: one common draw, or one each."""
-        names = ["common"] * self.clients if common else list(range(self.clients))
-        states = [self.net.init(generator(self.seed, "init", n)) for n in names]
-        return {k: torch.stack([s[k] for s in states]) for k in states[0]}
+        own = range(self.clients) if self.drawn is None else self.drawn
+        names = ["common"] if common else list(own)
+        first = self.net.init(generator(self.seed, "init", names[0]))
+        whole = {k: v.expand(len(own), *v.shape).contiguous() for k, v in first.items()}
+        for row, name in enumerate(names[1:], 1):
+            for k, v in self.net.init(generator(self.seed, "init", name)).items():
+                whole[k][row] = v
+        return whole
 
 
 class Counted(NamedTuple):
@@ -218,6 +224,9 @@ class Method(NamedTuple):
     finish: Callable[[Context, Any, Tree], tuple[Tree, Logged]] | None = None
     survey: Callable[[Context, Tree, Tree, Shards], Any] | None = None  # -> Up, once
     finalise: Callable[[Context, Tree, Any], Tree] | None = None  # server, Up -> server
+    # By hp: whether a round reads nothing of what clients have from rounds before, once
+    # the server has a model
+    forgets: Callable[[Any], bool] = lambda hp: False
 
     def rule(self, hp: BaseModel) -> Rule:
         """Return the accuracy that the paper reports under these hyper-parameters."""
@@ -251,7 +260,7 @@ class Round(NamedTuple):
 
     number: int  # from 1
     server: Tree
-    mine: Tree  # all clients
+    mine: Tree  # all clients; the cohort's alone where a method forgets
     cohort: list[int]
     down: Any
     up: Any
@@ -266,9 +275,13 @@ def _refuse_non_finite(
     for label, value in {**terms, **flatten(up)}.items():
         if not value.is_floating_point():
             continue
-        bad = ~torch.isfinite(value.flatten(1) if value.ndim > 1 else value[:, None])
+        each = value.flatten(1) if value.ndim > 1 else value[:, None]
+        if not each.numel():
+            continue
+        low, high = each.aminmax(dim=1)  # a NaN is the extreme of any numbers
+        bad = ~(low.isfinite() & high.isfinite())
         if bad.any():
-            client = cohort[int(bad.any(1).nonzero()[0])]
+            client = cohort[int(bad.nonzero()[0])]
             raise NonFiniteError(
                 f"{method}, round {number}, client {client}: {label} is not finite; "
                 "nothing of this round was merged. Lower the learning rate or the "
@@ -302,6 +315,20 @@ def draw_cohort(ctx: Context, participation: float) -> list[int]:
     return sorted(order[:size].tolist())
 
 
+def _rows(method: Method, ctx: Context, mine: Tree, cohort: list[int]) -> Tree:
+    """Return what the clients of a round's cohort begin with.
+
+    Where the method forgets those are first weights, which are read in round 1 only:
+    then they stand in the memory of one client.
+    """
+    if not method.forgets(ctx.hp):
+        everyone = len(cohort) == ctx.clients
+        return mine if everyone else take(mine, torch.tensor(cohort))
+    if ctx.round == 1:
+        return method.init(replace(ctx, round=0, drawn=tuple(cohort)))[1]
+    return tree_map(lambda leaf: leaf[:1].expand(len(cohort), *leaf.shape[1:]), mine)
+
+
 def rounds(
     method: Method,
     ctx: Context,
@@ -312,6 +339,9 @@ def rounds(
 ) -> Iterator[Round]:
     """Yield the federation after each round, without end.
 
+    Of a method that ``forgets`` only the cohort's clients are held, and only until the
+    next round begins, if the caller lets go of the round before.
+
     Parameters
     ----------
     shards : Shards
@@ -319,7 +349,8 @@ def rounds(
     participation : float in (0, 1]
         Share of clients in each round's cohort.
     start : tuple, optional
-        ``(round, server, mine)`` to go on from, as after a resume.
+        ``(round, server, mine)`` to go on from, as after a resume; ``mine`` may be of
+        one client where the method forgets.
 
     Raises
     ------
@@ -329,26 +360,52 @@ def rounds(
         The method has one function of a pair without the other.
     """
     method = complete(method)
-    number, server, mine = start or (0, *method.init(ctx))
+    forgets = method.forgets(ctx.hp)
+    if start is None:
+        some = replace(ctx, drawn=(0,)) if forgets else ctx
+        start = (0, *method.init(some))
+    number, server, mine = start
+    if forgets:  # of one client, as a likeness
+        mine = tree_map(lambda leaf: leaf[:1].clone(), mine)
+    del start
     while True:
         number += 1
         ctx = replace(ctx, round=number)
         cohort = draw_cohort(ctx, participation)
-        rows = torch.tensor(cohort)
-        down = method.broadcast(ctx, server)
-        part, up, terms = method.client(
-            ctx, down, take(mine, rows), shards.cohort(cohort)
-        )
-        _refuse_non_finite(method.name, number, cohort, up, terms)
-        server, watched = method.merge(ctx, server, up)
-        _refuse_non_finite_server(method.name, number, server)
-        sent = {f"up/{k}": v for k, v in sizes(up, len(cohort)).items()}
-        sent |= _received(down, len(cohort))
-        if method.reply is not None and method.finish is not None:
-            answer = method.reply(ctx, server)
-            part, after = method.finish(ctx, answer, part)
-            _refuse_non_finite(method.name, number, cohort, {}, after)
-            terms = terms | after
-            sent |= _received(answer, len(cohort))
-        mine = put(mine, rows, part)
-        yield Round(number, server, mine, cohort, down, up, terms, watched, sent)
+        after = _round(method, ctx, server, mine, cohort, shards)
+        server = after.server
+        if not forgets:
+            if len(cohort) < ctx.clients:
+                whole = put(mine, torch.tensor(cohort), after.mine)
+                after = after._replace(mine=whole)
+            mine = after.mine
+        yield after
+        del after
+
+
+def _round(
+    method: Method,
+    ctx: Context,
+    server: Tree,
+    mine: Tree,
+    cohort: list[int],
+    shards: Shards,
+) -> Round:
+    """Return the federation after a round, with the rows of its cohort as ``mine``."""
+    number = ctx.round
+    down = method.broadcast(ctx, server)
+    part, up, terms = method.client(
+        ctx, down, _rows(method, ctx, mine, cohort), shards.cohort(cohort)
+    )
+    _refuse_non_finite(method.name, number, cohort, up, terms)
+    server, watched = method.merge(ctx, server, up)
+    _refuse_non_finite_server(method.name, number, server)
+    sent = {f"up/{k}": v for k, v in sizes(up, len(cohort)).items()}
+    sent |= _received(down, len(cohort))
+    if method.reply is not None and method.finish is not None:
+        answer = method.reply(ctx, server)
+        part, after = method.finish(ctx, answer, part)
+        _refuse_non_finite(method.name, number, cohort, {}, after)
+        terms = terms | after
+        sent |= _received(answer, len(cohort))
+    return Round(number, server, part, cohort, down, up, terms, watched, sent)

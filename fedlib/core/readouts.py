@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
 
-from fedlib.core.embed import class_means, forward, padded
+from fedlib.core.embed import Embedded, class_means, forward, outputs, padded
 from fedlib.core.local import Shards
-from fedlib.core.log import Log
+from fedlib.core.log import NOT_EVALUATED, Log
 from fedlib.core.nets import Net, Out, State
 from fedlib.core.protos import Protos, merge, nearest
 
@@ -104,14 +104,71 @@ def votes(net: Net, ensemble: Ensemble, shards: Shards) -> Tensor:
     return total
 
 
+PIECE = 512  # samples of a client whose scores are held at once
+
+
+def _pieces(shards: Shards) -> tuple[list[int], Shards]:
+    """Return shards of at most ``PIECE`` samples, and of which client each is."""
+    parts = [(k, part) for k, i in enumerate(shards.index) for part in i.split(PIECE)]
+    owner = [k for k, _ in parts]
+    return owner, shards.cohort(owner)._replace(index=[part for _, part in parts])
+
+
+class _Right:
+    """Right predictions ``[K]`` by the name of their rule, added up.
+
+    Parameters
+    ----------
+    clients : int
+        K.
+    counted : Tensor
+        Positions of those that have the model; the others are ``NOT_EVALUATED``.
+    """
+
+    def __init__(self, clients: int, counted: Tensor):
+        self.none = torch.full((clients,), NOT_EVALUATED)
+        self.none[counted] = 0
+        self.counts: dict[str, Tensor] = {}
+
+    def add(
+        self, rows: Tensor, by_rule: dict[str, Tensor], labels: Tensor, real: Tensor
+    ) -> None:
+        """Count scores ``[G, n, ...]`` of samples of the clients ``rows``."""
+        for rule, score in by_rule.items():
+            right = ((score.argmax(-1) == labels) & real).sum(1)
+            before = self.counts.get(rule, self.none)
+            self.counts[rule] = before.index_add(0, rows, right)
+
+    def named(self, model: str) -> dict[str, Tensor]:
+        """Return the counts as ``model/rule``."""
+        return {f"{model}/{rule}": count for rule, count in self.counts.items()}
+
+
+@torch.inference_mode()
 def evaluate(
-    net: Net, models: Models, owns: Tensor, train: Shards, test: Shards
+    net: Net,
+    models: Models,
+    owns: Tensor,
+    train: Shards,
+    test: Shards,
+    *,
+    only: str | None = None,
+    cohort: list[int] | None = None,
 ) -> dict[str, Tensor]:
     """Return the number of right predictions ``[K]`` under every model and rule.
 
     A method without prototypes of its own is read out against class means of the
     evaluated model over the clients' training data, merged like FedProto's; these are
     for evaluation only and are not counted as communication.
+
+    Parameters
+    ----------
+    only : str, optional
+        Evaluate this model alone, under the rules that one pass over the test data
+        gives: no class means are taken for it.
+    cohort : list of int, optional
+        Whose the rows of ``models.personal`` are; by default all clients'. The others
+        have no personal model, and ``NOT_EVALUATED`` in place of a number.
 
     Returns
     -------
@@ -120,65 +177,95 @@ def evaluate(
         client; ``watch/name`` -> numbers that the method compares with centralised
         prototypes.
     """
+    everyone = list(range(len(test.index)))
     accuracy: dict[str, Tensor] = {}
     watch: dict[str, Tensor] = {}
-    label_index, _ = padded(test.index)
-    labels = test.y[label_index]
     states = {
         "personal": models.personal,
         "global": models.shared,
         "received": models.received,
     }
     for name, state in states.items():
-        if state is None:
+        if state is None or only not in (None, name):
             continue
         stacked = name != "global"
+        who = cohort if cohort is not None and name == "personal" else everyone
         protos = models.protos
-        if protos is None:
-            protos = merge(class_means(net, state, train, "high", stacked=stacked))
-        out, real = forward(net, state, test, stacked=stacked)
-        by_rule = vmap(scores, in_dims=(0, 0, None))(out, owns, protos)
-        if models.scores is not None:
-            rules = vmap(models.scores, in_dims=(0 if stacked else None, 0))
-            by_rule |= _all_and_own(rules(state, out), owns)
-        for rule, score in by_rule.items():
-            right = (score.argmax(-1) == labels) & real
-            accuracy[f"{name}/{rule}"] = right.sum(1)
-    if models.ensemble is not None:
-        real = padded(test.index)[1]
+        if protos is None and only is None:
+            means = class_means(net, state, train.cohort(who), "high", stacked=stacked)
+            protos = merge(means)
+        owner, shards = list(range(len(who))), test.cohort(who)
+        if not stacked:
+            owner, shards = _pieces(shards)
+        places = torch.tensor(who)
+        right = _Right(len(everyone), places)
+        for group in outputs(net, state, shards, stacked=stacked):
+            rows = places[torch.tensor(owner)[group.clients]]
+            labels = test.y[group.index]
+            by_rule = _by_rule(models, state, owns[rows], protos, group, stacked)
+            right.add(rows, by_rule, labels, group.real)
+        accuracy |= right.named(name)
+    if models.ensemble is not None and only in (None, "ensemble"):
+        index, real = padded(test.index)
         voted = _all_and_own({"head": votes(net, models.ensemble, test)}, owns)
-        for rule, score in voted.items():
-            right = (score.argmax(-1) == labels) & real
-            accuracy[f"ensemble/{rule}"] = right.sum(1)
-    if models.watch is not None and models.shared is not None:
+        places = torch.tensor(everyone)
+        right = _Right(len(everyone), places)
+        right.add(places, voted, test.y[index], real)
+        accuracy |= right.named("ensemble")
+    if models.watch is not None and models.shared is not None and only is None:
         means = class_means(net, models.shared, train, "high", stacked=False)
         watch = models.watch(merge(means, "samples"))
     return Log(accuracy=accuracy, samples=test.sizes(), watch=watch).flat()
 
 
+def _by_rule(
+    models: Models,
+    state: State,
+    owns: Tensor,
+    protos: Protos | None,
+    group: Embedded,
+    stacked: bool,
+) -> dict[str, Tensor]:
+    """Return scores ``[G, n, ...]`` under every rule that needs no more than these.
+
+    Without prototypes those are the head's and the method's own.
+    """
+    if protos is None:
+        by_rule = _all_and_own({"head": group.out.logits}, owns)
+    else:
+        by_rule = vmap(scores, in_dims=(0, 0, None))(group.out, owns, protos)
+    if models.scores is not None:
+        own = {k: v[group.clients] for k, v in state.items()} if stacked else state
+        rules = vmap(models.scores, in_dims=(0 if stacked else None, 0))
+        by_rule |= _all_and_own(rules(own, group.out), owns)
+    return by_rule
+
+
+@torch.inference_mode()
 def evaluate_full(net: Net, models: Models, full: Shards) -> dict[str, Tensor]:
     """Return right predictions of the server's models on a whole test set.
 
     They and the numbers of samples are ``[1]``, or ``[G]`` for a test set in G groups.
     Only rules over all classes apply; ``nearest_all`` where the method has prototypes.
     """
-    labels = full.y[padded(full.index)[0]]
-    real = padded(full.index)[1]
-    by_name: dict[str, Tensor] = {}
+    places = torch.arange(len(full.index))
+    shared, voted = _Right(len(places), places), _Right(len(places), places)
     if models.shared is not None:
-        out, _ = forward(net, models.shared, full, stacked=False)
-        by_name["global/head_all"] = out.logits
-        if models.scores is not None:
-            each = vmap(models.scores, in_dims=(None, 0))(models.shared, out)
-            by_name |= {f"global/{name}_all": score for name, score in each.items()}
-        if models.protos is not None:
-            by_name["global/nearest_all"] = nearest(
-                out.high.flatten(0, 1), models.protos
-            ).view_as(out.logits)
+        owner, shards = _pieces(full)
+        for group in outputs(net, models.shared, shards, stacked=False):
+            out, by_rule = group.out, {"head_all": group.out.logits}
+            if models.scores is not None:
+                each = vmap(models.scores, in_dims=(None, 0))(models.shared, out)
+                by_rule |= {f"{name}_all": score for name, score in each.items()}
+            if models.protos is not None:
+                by_rule["nearest_all"] = nearest(
+                    out.high.flatten(0, 1), models.protos
+                ).view_as(out.logits)
+            rows = torch.tensor(owner)[group.clients]
+            shared.add(rows, by_rule, full.y[group.index], group.real)
     if models.ensemble is not None:
-        by_name["ensemble/head_all"] = votes(net, models.ensemble, full)
-    right = {
-        name: ((score.argmax(-1) == labels) & real).sum(1)
-        for name, score in by_name.items()
-    }
+        index, real = padded(full.index)
+        summed = {"head_all": votes(net, models.ensemble, full)}
+        voted.add(places, summed, full.y[index], real)
+    right = shared.named("global") | voted.named("ensemble")
     return Log(full=right, full_samples=full.sizes()).flat()

@@ -519,4 +519,5 @@ METHOD = Method(
     predict=Rule("global", "head_all"),
     counted=(Counted("up", "model"), Counted("up", "gradients")),
     per_class=("gradients", "head_gradients", "protos"),
+    forgets=lambda hp: True,
 )

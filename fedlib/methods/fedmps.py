@@ -61,7 +61,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedlib.core import protos
-from fedlib.core.embed import Collection, collect
+from fedlib.core.embed import Collection, collect_each
 from fedlib.core.hyper import HyperParameters, Variant, fill_variant
 from fedlib.core.local import Losses, Shards, Training, train_local
 from fedlib.core.losses import (
@@ -206,9 +206,8 @@ def client(
         return Losses(total, terms, {"low": out.low, "high": out.high})
 
     trained = ctx.train(mine.state, shards, loss)
-    low, high = (
-        collect(ctx.net, trained, shards, level, hp.collection) for level in Up._fields
-    )
+    levels = {level: level for level in Up._fields}
+    low, high = collect_each(ctx.net, trained, shards, levels, hp.collection)
     return Client(trained.state), Up(low, high), trained.terms
 
 

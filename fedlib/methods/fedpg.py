@@ -574,4 +574,5 @@ METHOD = Method(
         *(Counted("up", "model"), Counted("up", "protos")),
     ),
     per_class=("protos",),
+    forgets=lambda hp: True,
 )

@@ -32,7 +32,8 @@ def kind(spec: Spec) -> str:
     The share of clients that take part is a real number that counts.
     """
     told = spec.model_dump(
-        mode="json", exclude={"seed", "partition_seed", "rounds", "eval_every"}
+        mode="json",
+        exclude={"seed", "partition_seed", "rounds", "eval_every", "all_rules_every"},
     )
     return json.dumps([_without_floats(told), spec.participation])
 

@@ -75,8 +75,11 @@ def features(
     shards = (fed.train if split == "train" else fed.test)._replace(augment=None)
     if per_class is not None:
         shards = first_of_class(shards, per_class)
+    clients = torch.arange(len(shards.index))
+    if which == "personal":
+        clients, shards = torch.tensor(final.clients), shards.cohort(final.clients)
     out, real = forward(fed.ctx.net, state, shards, stacked=which != "global")
-    owner = torch.arange(len(shards.index))[:, None].expand_as(real)
+    owner = clients[:, None].expand_as(real)
     labels = shards.y[padded(shards.index)[0]]
     return Features(Out(*(part[real] for part in out)), labels[real], owner[real])
 

@@ -14,9 +14,10 @@ from fedlib.core.local import Shards
 from fedlib.core.log import Log
 from fedlib.core.messages import Size, sizes
 from fedlib.core.method import Context, Method, Round, rounds
+from fedlib.core.nets import Net
 from fedlib.core.readouts import Models, evaluate, evaluate_full
 from fedlib.core.rng import generator
-from fedlib.core.tree import Tree
+from fedlib.core.tree import Tree, flatten
 from fedlib.data import Dataset, Transform, load
 from fedlib.partitions import Partition, draw
 from fedlib.runs.keep_moments import keep_moments
@@ -27,6 +28,8 @@ from fedlib.runs.withhold import withhold
 # (benchmarks on one thread: ResNet-10 is 1.45 times slower with four side by side).
 BIG_KERNEL = 30_000  # of a convolution: one client at a time
 BIG_LAYER = 200_000  # of any layer: four
+SIDE_BY_SIDE = 64  # of any net: memory stays that of a few, and time is linear
+FLOAT_BYTES = 2**29  # of normalised images; more are normalised batch by batch
 
 
 class Federation(NamedTuple):
@@ -40,6 +43,19 @@ class Federation(NamedTuple):
     train: Shards
     test: Shards
     full: Shards | None  # the whole test set, where the spec asks for it; by group
+
+    @property
+    def forgets(self) -> bool:
+        """Whether clients have nothing of their own between rounds."""
+        return self.method.forgets(self.ctx.hp)
+
+    def kept_bytes(self, after: Round) -> dict[str, int]:
+        """Return what the server, and all clients, keep from one round to the next."""
+        kept = {"server": after.server, "clients": {} if self.forgets else after.mine}
+        return {
+            name: sum(v.numel() * v.element_size() for v in flatten(tree).values())
+            for name, tree in kept.items()
+        }
 
     def rounds(self, start: tuple[int, Tree, Tree] | None = None) -> Iterator[Round]:
         """Yield the federation after each round."""
@@ -64,18 +80,33 @@ class Federation(NamedTuple):
             server = self.method.finalise(ctx, server, up)
         return self.method.models(self.ctx, server, after.mine), sent
 
-    def evaluate(self, after: Round) -> dict[str, Tensor]:
+    def evaluate(self, after: Round, *, every_rule: bool = True) -> dict[str, Tensor]:
         """Return right predictions under every model and rule, as a log's rows.
 
         Their names are those of ``Log``.
+
+        Parameters
+        ----------
+        every_rule : bool
+            Otherwise the paper's model alone, on the data that its accuracy is measured
+            on, under the rules that one pass over these gives.
         """
-        models, sent = self.models(after)
-        owns = self.partition.owns
-        found = evaluate(self.ctx.net, models, owns, self.train, self.test)
+        (models, sent), net = self.models(after), self.ctx.net
+        model = self.method.rule(self.ctx.hp).model
+        whole = self.full is not None and model in ("global", "ensemble")
+        found = Log(samples=self.test.sizes()).flat()
+        if every_rule or not whole:
+            only = None if every_rule else model
+            cohort = after.cohort if self.forgets else None
+            found |= evaluate(
+                *(net, models, self.partition.owns, self.train, self.test),
+                only=only,
+                cohort=cohort,
+            )
         final = {f"up/{name}": torch.tensor(size) for name, size in sent.items()}
         found |= Log(final=final).flat()
-        if self.full is not None:
-            found |= evaluate_full(self.ctx.net, models, self.full)
+        if self.full is not None and (every_rule or whole):
+            found |= evaluate_full(net, models, self.full)
         return found
 
 
@@ -128,9 +159,11 @@ def _crops(spec: Spec, data: Dataset) -> Tensor | None:
 
 
 def _inputs(x: Tensor, data: Dataset) -> Tensor:
-    """Return images as stored when they are augmented per batch, else normalised."""
+    """Return images as stored when augmented per batch or many, else normalised."""
+    if data.augment or 4 * x.numel() > FLOAT_BYTES:
+        return x
     blank = Shards(x, torch.empty(0), [], [], data.mean, data.std)
-    return x if data.augment else blank.inputs(torch.arange(len(x)))
+    return blank.inputs(torch.arange(len(x)))
 
 
 def _shards(
@@ -174,14 +207,21 @@ def _full_index(spec: Spec, data: Dataset) -> list[Tensor] | None:
     return [torch.nonzero(data.groups.test == g).flatten() for g in every]
 
 
+def clients_side_by_side(net: Net) -> int:
+    """Return how many clients to train at once: fewer where layers are large."""
+    weights = list(net.module.parameters())
+    if max((p.numel() for p in weights if p.ndim == 4), default=0) > BIG_KERNEL:
+        return 1
+    return 4 if max(p.numel() for p in weights) > BIG_LAYER else SIDE_BY_SIDE
+
+
 def federation(spec: Spec, *, chunk: int | None = None) -> Federation:
     """Load the data, draw the partition and build the net of a spec.
 
     Parameters
     ----------
     chunk : int, optional
-        Clients trained side by side; by default all, 4 for nets with a large linear
-        layer, 1 for those with large convolutions.
+        Clients trained side by side; by default ``clients_side_by_side``.
     """
     data = _transformed(load(spec.dataset), spec.transform)
     method = registry.method(spec.method)
@@ -196,13 +236,6 @@ def federation(spec: Spec, *, chunk: int | None = None) -> Federation:
     side = transform.side
     size = (channels, side or height, side or width)
     net = nets.build(spec.net, size, classes, embedding=spec.embedding)
-    if chunk is None:
-        weights = list(net.module.parameters())
-        kernels = [p.numel() for p in weights if p.ndim == 4]
-        if max(kernels, default=0) > BIG_KERNEL:
-            chunk = 1
-        elif max(p.numel() for p in weights) > BIG_LAYER:
-            chunk = 4
     ctx = Context(
         hp=hp,
         net=net,
@@ -210,7 +243,7 @@ def federation(spec: Spec, *, chunk: int | None = None) -> Federation:
         classes=classes,
         clients=spec.clients,
         seed=spec.seed,
-        chunk=chunk,
+        chunk=chunk or clients_side_by_side(net),
     )
     partition = partition_of(spec, data)
     held = partition.owns.any(0).nonzero().flatten().tolist()

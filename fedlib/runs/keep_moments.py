@@ -60,6 +60,7 @@ def keep_moments(method: Method) -> Method:
     return method._replace(
         init=init,
         client=client,
+        forgets=lambda hp: False,
         models=lambda ctx, server, mine: method.models(ctx, server, mine.mine),
         finish=None if finish is None else finished,
         survey=None if survey is None else surveyed,

@@ -374,7 +374,7 @@ def curves(
         rows = {"round": result.evaluated, "accuracy": accuracy.numpy()}
         head = {"panel": load(result.spec.dataset).title, "method": label(result)}
         parts.append(pd.DataFrame(rows).assign(**head))
-    whole = pd.concat(parts)
+    whole = pd.concat(parts).dropna(subset="accuracy")  # of rounds with this rule
     grouped = whole.groupby(["panel", "method", "round"], sort=False)["accuracy"]
     frame = grouped.agg(accuracy="mean", sd="std").reset_index()
     return frame if frame["sd"].notna().all() else frame.drop(columns="sd")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedlib import registry
-from fedlib.core.log import Log
+from fedlib.core.log import NOT_EVALUATED, Log
 from fedlib.core.readouts import Rule
 from fedlib.data import DATASETS
 from fedlib.runs.spec import Spec, TestData
@@ -20,6 +20,10 @@ def _pair(name: str) -> tuple[str, str]:
     """Return the two parts of a name: model and rule, or direction and field."""
     first, _, second = name.partition("/")
     return first, second
+
+
+def _spread(each: Tensor) -> float:
+    return float(each[~each.isnan()].std(correction=0))
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class Result:
 
     @property
     def evaluated(self) -> list[int]:
-        """The rounds with an evaluation, from 1."""
+        """The rounds with an evaluation, from 1; not all are of every rule."""
         return self.log.evaluated.tolist()
 
     def accuracy(self, model: str, rule: str, data: TestData = "clients") -> Tensor:
@@ -53,10 +57,11 @@ class Result:
         ----------
         data : "clients", "pooled", "full" or "groups"
             Each client's own test shard, ``[evaluated rounds, clients]``, NaN where
-            that is empty; the union of the shards, or the whole test set,
-            ``[evaluated rounds, 1]``; each group's whole test set, such as each
-            domain's, ``[evaluated rounds, groups]`` in the order of
-            ``Dataset.groups.names``.
+            that is empty or the client has no such model; the union of the shards, or
+            the whole test set, ``[evaluated rounds, 1]``; each group's whole test set,
+            such as each domain's, ``[evaluated rounds, groups]`` in the order of
+            ``Dataset.groups.names``. NaN in rounds in which this rule was not evaluated
+            (``Spec.all_rules_every``).
 
         Raises
         ------
@@ -75,8 +80,10 @@ class Result:
             )
         right = found[name].to(torch.float64)
         samples = self.log.full_samples if whole else self.log.samples
+        samples = torch.where(right == NOT_EVALUATED, 0, samples)
         if data in ("pooled", "full"):
-            return right.sum(1, keepdim=True) / samples.sum(1, keepdim=True)
+            right = right.clamp(min=0).sum(1, keepdim=True)
+            samples = samples.sum(1, keepdim=True)
         return torch.where(samples > 0, right / samples, float("nan"))
 
     def summary(self) -> pd.DataFrame:
@@ -85,7 +92,8 @@ class Result:
         Column ``data`` says on what: ``clients`` (means over the clients that have test
         samples, each with the same weight; ``std`` over them with ddof 0), and where
         ``Spec.test`` asks for it ``pooled``, ``full`` or ``groups`` (the mean over
-        groups, each with the same weight). The best round is chosen on the test set, as
+        groups, each with the same weight). Rounds are those in which the rule was
+        evaluated. The best round is chosen on the test set, as
         the papers do. ``is_paper_rule`` marks model, rule and data of the paper.
         """
         rows = []
@@ -101,8 +109,9 @@ class Result:
                 pairs.append((model, rule, "groups"))
         for model, rule, data in pairs:
             each = self.accuracy(model, rule, data)
-            each = each[:, ~each[-1].isnan()]
-            mean = each.mean(1)
+            seen = ~each.isnan().all(1)
+            each, evaluated = each[seen], self.log.evaluated[seen].tolist()
+            mean = each.nanmean(1)
             best = int(mean.argmax())
             rows.append(
                 {
@@ -111,10 +120,10 @@ class Result:
                     "data": data,
                     "last": float(mean[-1]),
                     "best": float(mean[best]),
-                    "best_round": self.evaluated[best],
+                    "best_round": evaluated[best],
                     "mean_last5": float(mean[-5:].mean()),
-                    "std_last": float(each[-1].std(correction=0)),
-                    "std_best": float(each[best].std(correction=0)),
+                    "std_last": _spread(each[-1]),
+                    "std_best": _spread(each[best]),
                     "is_paper_rule": (model, rule) == self.paper_rule and data == test,
                 }
             )

@@ -28,9 +28,9 @@ from tqdm import tqdm
 from fedlib import partitions, registry
 from fedlib.core import nets
 from fedlib.core.log import Log, Rows
-from fedlib.core.method import Round
+from fedlib.core.method import Round, draw_cohort
 from fedlib.core.nets import State
-from fedlib.core.tree import Tree, flatten, restore, tree_map
+from fedlib.core.tree import Tree, flatten, restore, take, tree_map
 from fedlib.data import Dataset, load
 from fedlib.runs.device import chosen, computing, describe, kernel, moved
 from fedlib.runs.federation import Federation, federation, partition_of
@@ -42,6 +42,7 @@ from fedlib.support.progress import progress_off
 from fedlib.support.sources import NOT_FOLLOWED, Code, Place, code, where
 
 FORMAT = 1  # of the stored logs; raise it when their meaning changes
+SEGMENT = 100  # rounds whose log is written once, and no longer with each checkpoint
 KEPT_BYTES = 32 * 2**20  # of a run's last models; larger ones are made again if asked
 
 
@@ -164,6 +165,13 @@ class Final(NamedTuple):
     mine: Tree
 
     @property
+    def clients(self) -> list[int]:
+        """Whose rows ``mine`` holds: the last cohort's where the method forgets."""
+        fed = self.federation
+        cohort = draw_cohort(fed.ctx, fed.spec.participation)
+        return cohort if fed.forgets else list(range(fed.ctx.clients))
+
+    @property
     def shared(self) -> State:
         """The global model's state; ``ValueError`` where a method has none."""
         fed = self.federation
@@ -173,48 +181,86 @@ class Final(NamedTuple):
         return state
 
 
-def _state(after: Round) -> dict[str, Tensor]:
-    state = flatten({"server": after.server, "mine": after.mine})
+def _state(server: Tree, mine: Tree) -> dict[str, Tensor]:
+    state = flatten({"server": server, "mine": mine})
     return {name: value.cpu() for name, value in state.items()}
 
 
 def _restored(fed: Federation, tensors: dict[str, Tensor]) -> tuple[Tree, Tree]:
-    server, mine = fed.method.init(fed.ctx)
+    server, mine = fed.method.init(replace(fed.ctx, drawn=(0,)))
     tree = restore({"server": server, "mine": mine}, tensors)
     return tree["server"], tree["mine"]
 
 
-def _checkpoint(home: Path, after: Round, log: Log) -> None:
+class _Journal:
+    """What a run logs, on disk: full segments, written once, and what came since.
+
+    So a checkpoint is as long after 10,000 rounds as after one segment. What came since
+    is in the checkpoint, which also says how many segments it goes on from: one that is
+    cut off between the two is written again, with the same bits.
+    """
+
+    def __init__(self, home: Path):
+        self.home = home
+        self.rows = Rows()
+        self.segments = 0
+        self.sealed = (0, 0)  # rounds and evaluations in the segments
+
+    def restore(self, segments: int, since: dict[str, Tensor]) -> bool:
+        """Read segments and add what came since; say whether all are there."""
+        found = [_read(self._segment(i)) for i in range(segments)]
+        logs = [Log.of(each[0]) for each in found if each is not None]
+        self.segments, self.sealed = segments, Rows(*logs).counts()
+        self.rows = Rows(*logs, Log.of(since))
+        return len(logs) == segments
+
+    def since(self) -> dict[str, Tensor]:
+        """Return what is in no segment; a full segment is written first."""
+        if self.rows.counts()[0] - self.sealed[0] >= SEGMENT:
+            full = self.rows.stacked(self.sealed).flat()
+            _write(self._segment(self.segments), full, {})
+            self.segments, self.sealed = self.segments + 1, self.rows.counts()
+        return self.rows.stacked(self.sealed).flat()
+
+    def _segment(self, number: int) -> Path:
+        return self.home / f"log-{number:06d}.safetensors"
+
+
+def _checkpoint(home: Path, fed: Federation, after: Round, journal: _Journal) -> None:
     """Write a checkpoint and keep the one before it."""
     now, before = (
         home / "checkpoint.safetensors",
         home / "checkpoint-before.safetensors",
     )
+    logged = {f"log/{k}": v for k, v in journal.since().items()}
     if now.exists():
         os.replace(now, before)
-    logged = {f"log/{k}": v for k, v in log.flat().items()}
-    _write(now, _state(after) | logged, {"round": str(after.number)})
+    told = {"round": str(after.number), "segments": str(journal.segments)}
+    mine = take(after.mine, slice(0, 1)) if fed.forgets else after.mine
+    _write(now, _state(after.server, mine) | logged, told)
 
 
 def _keep(home: Path, after: Round) -> None:
     """Keep the last round's models where they are small; ``final`` makes the others."""
-    state = _state(after)
+    state = _state(after.server, after.mine)
     if sum(v.numel() * v.element_size() for v in state.values()) <= KEPT_BYTES:
         _write(home / "final.safetensors", state, {"round": str(after.number)})
 
 
-def _resume(home: Path, fed: Federation) -> tuple[tuple[int, Tree, Tree] | None, Rows]:
+def _resume(
+    home: Path, fed: Federation
+) -> tuple[tuple[int, Tree, Tree] | None, _Journal]:
     """Return where to go on, from the newest readable checkpoint."""
     for name in ("checkpoint.safetensors", "checkpoint-before.safetensors"):
-        found = _read(home / name)
-        if found is None:  # a damaged one must not take the place of the one before
-            (home / name).unlink(missing_ok=True)
-            continue
-        tensors, metadata = found
-        server, mine = _restored(fed, tensors)
-        stored = {k[4:]: v for k, v in tensors.items() if k.startswith("log/")}
-        return (int(metadata["round"]), server, mine), Rows(Log.of(stored))
-    return None, Rows()
+        found, journal = _read(home / name), _Journal(home)
+        if found is not None:
+            tensors, told = found
+            stored = {k[4:]: v for k, v in tensors.items() if k.startswith("log/")}
+            if journal.restore(int(told.get("segments", 0)), stored):
+                return (int(told["round"]), *_restored(fed, tensors)), journal
+        # a damaged one must not take the place of the one before
+        (home / name).unlink(missing_ok=True)
+    return None, _Journal(home)
 
 
 def _to(device: torch.device, *trees: Tree) -> list[Tree]:
@@ -223,14 +269,15 @@ def _to(device: torch.device, *trees: Tree) -> list[Tree]:
 
 def _compute(spec: Spec, home: Path, device: torch.device) -> dict[str, Tensor]:
     fed = federation(spec)
-    start, rows = _resume(home, fed)
-    done = start[0] if start else 0
+    start, journal = _resume(home, fed)
+    rows, done = journal.rows, start[0] if start else 0
     if start:
         start = (done, *_to(device, *start[1:]))
     fed = moved(fed, device)
-    seconds = {"train": 0.0, "evaluate": 0.0}
+    seconds, kept = {"train": 0.0, "evaluate": 0.0}, {}
     worked = time.process_time()
     stepping = fed.rounds(start)
+    del start  # the clients' models of then
     bar = tqdm(
         total=spec.rounds,
         initial=done,
@@ -245,18 +292,21 @@ def _compute(spec: Spec, home: Path, device: torch.device) -> dict[str, Tensor]:
             begun = time.perf_counter()
             after = next(stepping)
             trained = time.perf_counter()
-            rows.add_round(number, after.terms, after.watched)
             sent = {name: torch.tensor(size) for name, size in after.sent.items()}
-            rows.add(Log(cohort=torch.tensor(after.cohort), sent=sent))
+            cohort = torch.tensor(after.cohort)
+            rows.add(Log(cohort, after.terms, after.watched, sent))
             if number % spec.eval_every == 0 or number == spec.rounds:
-                found = Log.of(fed.evaluate(after))
+                every_rule = number % spec.all_rules_every == 0 or number == spec.rounds
+                found = Log.of(fed.evaluate(after, every_rule=every_rule))
                 rows.add(found._replace(evaluated=torch.tensor(number)))
             seconds["train"] += trained - begun
             seconds["evaluate"] += time.perf_counter() - trained
             if number < spec.rounds:
-                _checkpoint(home, after, rows.stacked())
+                _checkpoint(home, fed, after, journal)
             else:
                 _keep(home, after)
+                kept = fed.kept_bytes(after)
+            del after  # before the next round makes the models anew
             bar.update()
     count = max(1, spec.rounds - done)
     timing = {f"{k}_seconds_per_round": v / count for k, v in seconds.items()}
@@ -267,6 +317,7 @@ def _compute(spec: Spec, home: Path, device: torch.device) -> dict[str, Tensor]:
         "deviations": fed.partition.deviations,
         "device": describe(device),
         "kernel": kernel(),
+        "kept_bytes": kept,
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }
     write_text(home / "spec.json", json.dumps(record, indent=1, sort_keys=True) + "\n")
@@ -301,8 +352,8 @@ def run(spec: Spec) -> Result:
             return stored
         log = _compute(spec, home, device)
         _write(home / "result.safetensors", log, {"format": str(FORMAT)})
-        for name in ("checkpoint.safetensors", "checkpoint-before.safetensors"):
-            (home / name).unlink(missing_ok=True)
+        for part in [*home.glob("checkpoint*"), *home.glob("log-*")]:
+            part.unlink(missing_ok=True)
     return _result(spec, log)
 
 
@@ -353,5 +404,5 @@ def measure(spec: Spec, count: int = 2) -> float:
     with one_thread(), computing(device):
         begun = time.perf_counter()
         for _, after in zip(range(count), fed.rounds(), strict=False):
-            fed.evaluate(after)
+            fed.evaluate(after, every_rule=after.number == 1)
         return (time.perf_counter() - begun) / count

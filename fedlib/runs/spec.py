@@ -118,6 +118,9 @@ class Spec(BaseModel):
         default=None, ge=0, lt=2**32
     )  # None: the run's seed
     eval_every: int = Field(default=1, ge=1)  # rounds; the last one is always evaluated
+    # Rounds between evaluations under all rules, of those that eval_every names and the
+    # last; the others are of the paper's model, under what one pass of it gives
+    all_rules_every: int = Field(default=10, ge=1)
     test: TestData = "clients"  # what the reported accuracy is measured on
     min_count: int = Field(
         default=1, ge=1

@@ -2,10 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from fedlib import papers
+from fedlib.core import embed, readouts
 from fedlib.core.log import Log, Rows
 from fedlib.papers import study
 from fedlib.runs import reports, runner
@@ -85,8 +87,7 @@ def test_numbers_of_some_rounds_are_nan_in_the_others():
     rows = Rows()
     for number in range(1, 5):
         now = {"now": torch.tensor(float(number))} if number in (2, 3) else {}
-        rows.add_round(number, {}, now)
-        rows.add(Log(cohort=torch.tensor([0])))
+        rows.add(Log(cohort=torch.tensor([0]), server=now))
     found = rows.stacked().server["now"].tolist()
     assert found[1:3] == [2.0, 3.0]
     assert math.isnan(found[0])
@@ -131,3 +132,111 @@ def test_an_entry_of_runs_is_a_method_a_variant_or_a_switch():
     assert (switched.hp["fa"], switched.hp["variant"]) == ("eq11_raw", "paper")
     assert {s.rounds for s in (plain, released, switched)} == {3}
     assert switched.hp["generator_steps"] == 5
+
+
+# every rule, by a plain loop
+
+
+def looped(net, state, x):
+    """Return embeddings and logits of samples, one at a time."""
+    with torch.no_grad():
+        each = [net(state, one[None]) for one in x]
+    return [(out.high[0].numpy(), out.logits[0].numpy()) for out in each]
+
+
+def looped_means(net, states, shards):
+    """Return class -> mean over its owners of their class means."""
+    found = {}
+    for state, index in zip(states, shards.index, strict=True):
+        embedded = looped(net, state, shards.inputs(index))
+        labels = shards.y[index].tolist()
+        for c in set(labels):
+            mine = [z for (z, _), y in zip(embedded, labels, strict=True) if y == c]
+            found.setdefault(c, []).append(np.mean(mine, 0))
+    return {c: np.mean(each, 0) for c, each in found.items()}
+
+
+def looped_right(net, states, shards, owns, means):
+    """Return rule -> right predictions of each client."""
+    counts = {}
+    for k, (state, index) in enumerate(zip(states, shards.index, strict=True)):
+        own = owns[k].nonzero().flatten().tolist()
+        embedded = looped(net, state, shards.inputs(index))
+        for (z, logits), y in zip(embedded, shards.y[index].tolist(), strict=True):
+            far = {c: ((z - mean) ** 2).mean() for c, mean in means.items()}
+            head_own = max(own, key=lambda c: logits[c])
+            near = [c for c in own if c in far]
+            said = {
+                "head_all": int(logits.argmax()),
+                "head_own": head_own,
+                "nearest_own": min(near, key=far.get) if near else head_own,
+                "nearest_all": min(far, key=far.get),
+            }
+            for rule, c in said.items():
+                each = counts.setdefault(rule, [0] * len(states))
+                each[k] += c == y
+    return counts
+
+
+def rows_of(state, count):
+    return [{name: value[k] for name, value in state.items()} for k in range(count)]
+
+
+@pytest.mark.parametrize("side_by_side", [1, 3000, 2**18])
+@pytest.mark.parametrize("name", ["fedavg", "fedproto", "fedpa", "fedper"])
+def test_every_rule_equals_a_plain_loop(name, side_by_side, monkeypatch):
+    """Clients of very unequal size, one of them without a sample."""
+    monkeypatch.setattr(embed, "PIXELS", side_by_side)
+    monkeypatch.setattr(embed, "COLUMNS", 16)
+    monkeypatch.setattr(readouts, "PIECE", 7)
+    local = {"bn": "local"} if name == "fedpa" else {}
+    spec = small(name, "fedmps", test="full", net="digits_bn", hp=local)
+    fed = federation(spec)
+    whole = torch.cat(fed.train.index)
+    index = [whole[:40], whole[:0], whole[40:43], whole[43:]]
+    fed = fed._replace(train=fed.train._replace(index=index))
+    tests = fed.test._replace(
+        index=[i[:n] for i, n in zip(fed.test.index, [9, 0, 1, 12], strict=True)]
+    )
+    fed = fed._replace(test=tests)
+    after, net = next(fed.rounds()), fed.ctx.net
+    models, found = fed.models(after)[0], fed.evaluate(after)
+    owns = fed.partition.owns
+    states = {
+        "personal": rows_of(models.personal, 4),
+        "global": [models.shared] * 4,
+        "received": models.received and rows_of(models.received, 4),
+    }
+    seen = set()
+    for model, each in states.items():
+        if not each or each[0] is None:
+            continue
+        means = looped_means(net, each, fed.train)
+        if models.protos is not None:
+            known = models.protos.known.nonzero().flatten().tolist()
+            means = {c: models.protos.mean[c].numpy() for c in known}
+        for rule, right in looped_right(net, each, tests, owns, means).items():
+            seen.add(f"accuracy/{model}/{rule}")
+            assert found[f"accuracy/{model}/{rule}"].tolist() == right, (model, rule)
+    assert {n for n in found if n.startswith("accuracy/")} == seen
+    assert found["samples"].tolist() == tests.sizes().tolist()
+    if models.shared is not None:
+        every = torch.ones(1, 10, dtype=torch.bool)
+        right = looped_right(net, [models.shared], fed.full, every, means)
+        assert found["full/global/head_all"].tolist() == right["head_all"]
+        if models.protos is not None:
+            assert found["full/global/nearest_all"].tolist() == right["nearest_all"]
+
+
+def test_means_of_training_data_do_not_depend_on_who_is_beside_whom(monkeypatch):
+    fed = federation(small("fedavg", "fedmps"))
+    state = fed.ctx.init_clients(False)
+    sizes = [1, 30, 7, 0]
+    index = [i[:n] for i, n in zip(fed.train.index, sizes, strict=True)]
+    shards = fed.train._replace(index=index)
+    together = embed.class_means_of(fed.ctx.net, state, shards, ["low", "high"])
+    monkeypatch.setattr(embed, "PIXELS", 1)
+    for level, whole in zip(["low", "high"], together, strict=True):
+        apart = embed.class_means(fed.ctx.net, state, shards, level)
+        assert torch.equal(whole.count, apart.count)
+        torch.testing.assert_close(whole.mean, apart.mean, rtol=0, atol=1e-6)

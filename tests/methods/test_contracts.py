@@ -21,7 +21,7 @@ from fedlib.core.local import Losses, Training, train_local
 from fedlib.core.losses import cross_entropy
 from fedlib.core.messages import Model
 from fedlib.core.method import Context, NonFiniteError, Round, complete, rounds
-from fedlib.core.tree import flatten, restore
+from fedlib.core.tree import flatten, restore, take
 from tests.conftest import TOY, TOY_TRAINING, toy_context, toy_net, toy_shards
 
 SIZES = [24, 17, 9, 16]
@@ -268,6 +268,38 @@ def test_state_survives_save_and_load(case):
     assert resumed.number == 3
     assert_same(resumed.mine, last.mine, **EXACT)
     assert_same(resumed.server, last.server, **EXACT)
+
+
+@pytest.mark.parametrize("common", [True, False])
+@every_case
+def test_what_a_method_forgets_no_round_reads(case, common):
+    """Half of the clients in a round: the same bits as if each kept all it had."""
+    method = registry.method(case.name)
+    switch = "common_init" in method.hp.model_fields
+    if not switch and not common:
+        pytest.skip("has no switch for the first weights")
+    hp = {"common_init": common} if switch else {}
+    ctx, shards = toy(case, 4, **hp), toy_shards(SIZES)
+    keeping = method._replace(forgets=lambda hp: False)
+    plain = list(islice(rounds(keeping, ctx, shards, participation=0.5), 3))
+    last = None
+    for number, after in enumerate(rounds(method, ctx, shards, participation=0.5)):
+        there = plain[number]
+        assert_same(after.server, there.server, **EXACT)
+        assert_same(after.up, there.up, **EXACT)
+        mine = there.mine
+        if method.forgets(ctx.hp):
+            mine = take(mine, torch.tensor(after.cohort))
+        assert_same(after.mine, mine, **EXACT)
+        last = after
+        if number == 2:
+            break
+    assert last is not None
+    one = take(plain[1].mine, slice(0, 1)) if method.forgets(ctx.hp) else plain[1].mine
+    resumed = rounds(
+        *(method, ctx, shards), participation=0.5, start=(2, plain[1].server, one)
+    )
+    assert_same(next(resumed).server, plain[2].server, **EXACT)
 
 
 @every_case

@@ -23,7 +23,8 @@ from fedlib import papers, registry
 from fedlib.core.log import Log
 from fedlib.core.method import NonFiniteError
 from fedlib.core.tree import flatten
-from fedlib.runs import runner
+from fedlib.runs import reports, runner
+from fedlib.runs.features import features
 from fedlib.runs.federation import federation
 from fedlib.runs.results import Result
 from fedlib.runs.spec import Spec
@@ -116,6 +117,7 @@ def test_the_key_changes_with_every_setting_and_not_with_its_spelling():
         small(clients=5),
         small(participation=0.5),
         small(eval_every=2),
+        small(all_rules_every=2),
         small(ways=4),
         small(hp={"common_init": True}),
         small(training={"learning_rate": 0.2}),
@@ -238,6 +240,9 @@ def test_the_same_spec_gives_the_same_bits_and_the_cache_returns_them(
     stored = runner.run(small(name, **few))
     assert played == []
     assert stored.key == first.key
+    record = json.loads((runner.folder(small(name)) / "spec.json").read_text())
+    keeps = not registry.method(name).forgets(registry.method(name).hp(**first.spec.hp))
+    assert (record["kept_bytes"]["clients"] > 0) == keeps
     assert_same_log(stored, first)
 
 
@@ -429,6 +434,65 @@ def test_a_second_cut_after_a_damaged_checkpoint_loses_nothing(monkeypatch):
     assert played == [3, 4, 5]
 
 
+def test_full_segments_of_the_log_are_written_once(elsewhere, monkeypatch):
+    """Evaluations and rules have rounds of their own, and the log is one in the end."""
+    monkeypatch.setattr(runner, "SEGMENT", 2)
+    spec = small("gfpl", rounds=9, eval_every=2, all_rules_every=6)
+    wanted = elsewhere(spec)
+    home = cut_off(spec, monkeypatch, before=4)
+    first = home / "log-000000.safetensors"
+    written = first.stat().st_mtime_ns
+    with safe_open(first, "pt") as file:
+        assert len(file.get_tensor("cohort")) == 2
+    with safe_open(home / "checkpoint.safetensors", "pt") as file:
+        assert (file.metadata()["round"], file.metadata()["segments"]) == ("3", "1")
+        assert len(file.get_tensor("log/cohort")) == 1
+    cut_off(spec, monkeypatch, before=8)  # after round 7: a second and a third segment
+    assert [p.name for p in sorted(home.glob("log-*"))] == [
+        f"log-{number:06d}.safetensors" for number in range(3)
+    ]
+    assert first.stat().st_mtime_ns == written
+    assert_same_log(runner.run(spec), wanted)
+    assert not list(home.glob("log-*"))
+    assert_same_log(runner.run(spec), wanted)
+
+
+def test_a_cut_between_a_segment_and_its_checkpoint_loses_nothing(
+    elsewhere, monkeypatch
+):
+    monkeypatch.setattr(runner, "SEGMENT", 2)
+    spec, write = small("fedproto", rounds=6), runner._write
+    wanted = elsewhere(spec)
+
+    def killed(path, tensors, metadata):
+        if metadata.get("round") == "4":
+            raise KeyboardInterrupt
+        write(path, tensors, metadata)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "_write", killed)
+        with pytest.raises(KeyboardInterrupt):
+            runner.run(spec)
+    assert (runner.folder(spec) / "log-000001.safetensors").exists()
+    with monkeypatch.context() as patch:
+        played = watch(patch, "fedproto")
+        assert_same_log(runner.run(spec), wanted)
+    assert played == [4, 5, 6]
+
+
+def test_a_damaged_segment_starts_from_the_beginning(elsewhere, monkeypatch):
+    monkeypatch.setattr(runner, "SEGMENT", 2)
+    spec = small("fedproto", rounds=5)
+    segment = cut_off(spec, monkeypatch, before=5) / "log-000000.safetensors"
+    segment.write_bytes(segment.read_bytes()[:-1])
+    with monkeypatch.context() as patch:
+        played = watch(patch, "fedproto")
+        with pytest.warns(UserWarning, match=r"log-000000.safetensors .* is damaged"):
+            found = runner.run(spec)
+    assert played == [1, 2, 3, 4, 5]
+    assert_same_log(found, elsewhere(spec))
+
+
 def test_a_damaged_result_is_computed_again(monkeypatch):
     first = runner.run(small())
     path = runner.folder(small()) / "result.safetensors"
@@ -465,8 +529,8 @@ def test_nothing_is_lost_when_a_run_diverges(elsewhere, monkeypatch):
     ("every", "wanted"), [(2, [2, 4, 5]), (5, [5]), (3, [3, 5]), (9, [5])]
 )
 def test_eval_every_records_these_rounds_and_always_the_last(every, wanted):
-    found = runner.run(small(rounds=5, eval_every=every))
-    each = runner.run(small(rounds=5))
+    found = runner.run(small(rounds=5, eval_every=every, all_rules_every=1))
+    each = runner.run(small(rounds=5, all_rules_every=1))
     assert each.evaluated == [1, 2, 3, 4, 5]
     assert found.evaluated == wanted
     rows = torch.tensor(wanted) - 1
@@ -497,14 +561,75 @@ def test_participation_draws_the_stated_cohort_for_all_methods(share, size):
         assert len({tuple(row) for row in drawn.tolist()}) > 1
 
 
+def test_between_its_own_evaluations_a_rule_has_no_number():
+    """Rounds 1 and 3 read out the global model's head alone, 2, 4 and 5 everything."""
+    shared = {"rounds": 5, "participation": 0.5, "clients": 6}
+    found = runner.run(small("fedavg", all_rules_every=2, **shared))
+    each = runner.run(small("fedavg", all_rules_every=1, **shared))
+    assert found.evaluated == each.evaluated == [1, 2, 3, 4, 5]
+    assert found.readouts == each.readouts
+    some, cheap = torch.tensor([1, 3, 4]), ("global/head_all", "global/head_own")
+    for model, rule in each.readouts:
+        full, now = each.accuracy(model, rule), found.accuracy(model, rule)
+        torch.testing.assert_close(now[some], full[some], equal_nan=True)
+        if f"{model}/{rule}" in cheap:
+            torch.testing.assert_close(now, full)
+            assert not now.isnan().any()
+        else:
+            assert now[[0, 2]].isnan().all()
+    assert torch.equal(found.log.term["supervised"], each.log.term["supervised"])
+    for row in found.summary().to_dict("records"):
+        accuracy = each.accuracy(row["model"], row["rule"]).nanmean(1)
+        used = [1, 2, 3, 4, 5] if row["model"] == "global" else [2, 4, 5]
+        if row["rule"].startswith("nearest"):
+            used = [2, 4, 5]
+        seen = accuracy[torch.tensor(used) - 1]
+        assert row["last"] == pytest.approx(float(seen[-1]))
+        assert row["best"] == pytest.approx(float(seen.max()))
+        assert row["best_round"] == used[int(seen.argmax())]
+        assert row["mean_last5"] == pytest.approx(float(seen.mean()))
+    curve = reports.curves([found], ("global", "nearest_own"))
+    assert curve["round"].tolist() == [2, 4, 5]
+    assert reports.curves([found])["round"].tolist() == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("model", ["pooled", "full"])
+def test_rules_of_every_round_are_measured_on_the_papers_data(model):
+    found = runner.run(small("fedavg", rounds=3, test=model, all_rules_every=2))
+    assert not found.accuracy("global", "head_all", model).isnan().any()
+    nearest = found.accuracy("personal", "nearest_own").isnan().all(1)
+    assert nearest.tolist() == [True, False, False]
+    assert not found.summary().isna().any(axis=None)
+
+
+def test_clients_that_keep_nothing_are_read_out_in_their_rounds_only():
+    found = runner.run(small("fedavg", clients=10, participation=0.3, rounds=10))
+    last = found.accuracy("personal", "head_all")[-1]
+    assert torch.nonzero(~last.isnan()).flatten().tolist() == (
+        found.log.cohort[-1].tolist()
+    )
+    kept = small("fedproto", clients=10, participation=0.3, rounds=10)
+    assert not runner.run(kept).accuracy("personal", "head_all").isnan().any()
+    final = runner.final(found.spec)
+    assert final.clients == found.log.cohort[-1].tolist()
+    owner = features(final, "personal", "test").client
+    assert owner.unique().tolist() == final.clients
+
+
 def test_only_the_cohort_trains_and_sends():
+    for name in ("fedavg", "fedproto"):
+        fed = federation(small(name, clients=10, participation=0.3))
+        start = flatten(fed.method.init(fed.ctx)[1])
+        after = next(fed.rounds())
+        away = torch.tensor([i for i in range(10) if i not in after.cohort])
+        for key, value in flatten(after.mine).items():
+            mine = value if fed.forgets else value[after.cohort]
+            assert len(mine) == 3
+            assert not torch.equal(mine, start[key][after.cohort]), key
+            if not fed.forgets:
+                assert torch.equal(value[away], start[key][away]), key
     fed = federation(small("fedavg", clients=10, participation=0.3))
-    start = flatten(fed.method.init(fed.ctx)[1])
     after = next(fed.rounds())
-    away = torch.tensor([i for i in range(10) if i not in after.cohort])
-    for name, value in flatten(after.mine).items():
-        assert torch.equal(value[away], start[name][away]), name
-        assert not torch.equal(value[after.cohort], start[name][after.cohort]), name
     weights = sum(p.numel() for p in fed.ctx.net.module.parameters())
     assert after.sent["up/model"].floats == 3 * weights
 

@@ -64,6 +64,7 @@ WRONG = [
     ({"seed": -1}, "seed: got -1", "greater than or equal to 0"),
     ({"seed": 2**32}, f"seed: got {2**32}", f"less than {2**32}"),
     ({"eval_every": 0}, "eval_every: got 0", "greater than or equal to 1"),
+    ({"all_rules_every": 0}, "all_rules_every: got 0", "than or equal to 1"),
     ({"partition": {"ways": 1}}, "partition.ways: got 1", "greater than or equal to 2"),
     ({"training": {"learning_rate": 0}}, "training.learning_rate: got 0", "than 0"),
     ({"training": {"learning_rate": float("nan")}}, "rate: got nan", "than 0"),

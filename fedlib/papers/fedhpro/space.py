@@ -5,6 +5,8 @@ They live in the space of the model that embeds them: the federation's global mo
 that both kinds share a space, or a model that was trained on the pooled data.
 """
 
+from dataclasses import replace
+
 import pandas as pd
 import torch
 from torch import Tensor
@@ -27,7 +29,8 @@ def prototypes(final: Final) -> Protos:
     found = fed.method.models(fed.ctx, server, mine)
     if found.protos is not None:
         return found.protos
-    return merge(class_means(fed.ctx.net, found.personal, fed.train, "high"))
+    shards = fed.train.cohort(final.clients)
+    return merge(class_means(fed.ctx.net, found.personal, shards, "high"))
 
 
 def centralised(final: Final) -> Protos:
@@ -73,7 +76,8 @@ def distances(spec: Spec, pooled: Protos) -> pd.DataFrame:
     fed, rows = federation(spec), []
     for after in fed.rounds():
         if after.number % spec.eval_every == 0 or after.number == spec.rounds:
-            now = Final(fed, after.server, after.mine)
+            ended = fed._replace(ctx=replace(fed.ctx, round=after.number))
+            now = Final(ended, after.server, after.mine)
             own, mine = centralised(now), prototypes(now)
             apart = (float(distance(mine, other)) for other in (own, pooled))
             rows.append((after.number, *apart))

@@ -65,7 +65,8 @@ def local_states(final: Final, clients: Sequence[int]) -> list[State]:
     """Return the local models of some clients."""
     fed, server, mine = final
     personal = fed.method.models(fed.ctx, server, mine).personal
-    return [{k: v[i] for k, v in personal.items()} for i in clients]
+    rows = [final.clients.index(client) for client in clients]
+    return [{k: v[i] for k, v in personal.items()} for i in rows]
 
 
 def pair(result: Result, seed: int) -> list[int]:

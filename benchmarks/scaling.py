@@ -1,0 +1,145 @@
+"""Seconds per round and peak memory against the number of clients.
+
+A LeNet on noise of CIFAR-10's shape, 16 training and 4 test images per client, batch 8,
+one epoch; FedAvg with 10 % of the clients in a round and with all, and FedMPS with all.
+Every point is a process of its own that plays rounds, evaluates as runs do (the last
+one under all rules) and says its peak of resident memory, beside what it had after its
+imports. Prints the exponent of time over clients. One thread, processor's seconds.
+
+    python benchmarks/scaling.py [--clients 20 100 300 1000] [--rounds 3]
+"""
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+from fedlib import papers
+from fedlib.core.local import Shards
+from fedlib.core.rng import generator
+from fedlib.draw import plot
+from fedlib.runs import runner
+from fedlib.runs.federation import Federation, federation
+
+TRAIN, TEST = 16, 4  # images of a client
+RUNS = {
+    "FedAvg, 10 % in a round": ("fedavg", 0.1),
+    "FedAvg, all": ("fedavg", 1.0),
+    "FedMPS, all": ("fedmps", 1.0),
+}
+OUT = Path(__file__).parent.parent / "figures" / "bench"
+
+
+def mib() -> float:
+    """Return this process's peak of resident memory."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def noise(clients: int, each: int, like: Shards) -> Shards:
+    """Return images of noise, of three classes per client."""
+    draw = generator(0, "noise", each)
+    size = (clients * each, 3, 32, 32)
+    x = torch.randint(0, 256, size, generator=draw, dtype=torch.uint8)
+    of = torch.arange(clients).repeat_interleave(each)
+    y = (of + torch.arange(clients * each) % 3) % 10
+    blank = Shards(x, y, [], [], like.mean, like.std)
+    x = blank.inputs(torch.arange(len(x)))
+    index = list(torch.arange(clients * each).split(each))
+    return like._replace(x=x, y=y, index=index, ids=list(range(clients)))
+
+
+def made(method: str, clients: int, share: float) -> Federation:
+    """Return a federation of so many clients."""
+    fed = federation(papers.fedmps("noise", method, participation=share))
+    train, test = noise(clients, TRAIN, fed.train), noise(clients, TEST, fed.test)
+    owns = train.label_counts(10) > 0
+    return fed._replace(
+        ctx=replace(fed.ctx, clients=clients),
+        train=train,
+        test=test,
+        partition=fed.partition._replace(owns=owns),
+    )
+
+
+def measure(label: str, clients: int, rounds: int) -> dict:
+    """Play rounds, and return their seconds and what they took of memory."""
+    imports = mib()
+    fed = made(*(RUNS[label][0], clients, RUNS[label][1]))
+    data = mib()
+    stepping, times, evaluation = fed.rounds(), [], []
+    with runner.one_thread():
+        for number in range(1, rounds + 1):
+            begun = time.process_time()
+            after = next(stepping)
+            trained = time.process_time()
+            fed.evaluate(after, every_rule=number == rounds)
+            del after
+            times.append(trained - begun)
+            evaluation.append(time.process_time() - trained)
+    return {
+        "run": label,
+        "clients": clients,
+        "train": round(statistics.median(times[1:]), 4),
+        "own_rule": round(statistics.median(evaluation[:-1]), 4),
+        "all_rules": round(evaluation[-1], 4),
+        "imports_mib": round(imports),
+        "with_data_mib": round(data),
+        "peak_mib": round(mib()),
+    }
+
+
+def main() -> None:
+    """Measure every point, and write the numbers and a figure to ``figures/bench``."""
+    options = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    options.add_argument("--clients", nargs="+", type=int, default=[20, 100, 300, 1000])
+    options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    chosen = options.parse_args()
+    if chosen.one:
+        label, clients = chosen.one
+        print(json.dumps(measure(label, int(clients), chosen.rounds)))
+        return
+    rows = []
+    for label in RUNS:
+        for clients in chosen.clients:
+            asked = ["--one", label, str(clients), "--rounds", str(chosen.rounds)]
+            done = subprocess.run(
+                [sys.executable, __file__, *asked],
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            rows.append(json.loads(done.stdout))
+            print(*rows[-1].values(), flush=True)
+    frame = pd.DataFrame(rows)
+    for label, part in frame.groupby("run", sort=False):
+        total = np.log(part["train"] + part["own_rule"])
+        slope = np.polyfit(np.log(part["clients"]), total, 1)[0]
+        print(f"{label}: seconds per round grow with clients to the power {slope:.2f}")
+    beyond = frame["peak_mib"] - frame["imports_mib"]
+    shown = pd.concat(
+        [
+            frame.assign(panel="Seconds per round", value=frame["train"]),
+            frame.assign(panel="Peak memory beyond imports (MiB)", value=beyond),
+        ]
+    )
+    fig, _ = plot.curves(
+        shown, x="clients", y="value", line="run", xlabel="Clients", percent=False,
+        ylabel="",
+    )  # fmt: skip
+    for ax in fig.axes:
+        ax.set(xscale="log", yscale="log")
+    plot.save(fig, frame, OUT / "scaling")
+
+
+if __name__ == "__main__":
+    main()
