@@ -77,8 +77,10 @@ def outputs(
         else:
             samples = index[real]
             batches = samples.split(max(1, PIXELS // pixels))
-            parts = [net(state, shards.inputs(batch)) for batch in batches]
-            out = Out(*(_unflat(torch.cat(p), real) for p in zip(*parts, strict=True)))
+            one = {name: value.unsqueeze(0) for name, value in state.items()}
+            parts = [vmap(net)(one, shards.inputs(b.unsqueeze(0))) for b in batches]
+            whole = (torch.cat(part, 1)[0] for part in zip(*parts, strict=True))
+            out = Out(*(_unflat(part, real) for part in whole))
         yield Embedded(rows, index, real, out)
 
 

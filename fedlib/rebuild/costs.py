@@ -7,8 +7,8 @@ import pandas as pd
 
 from fedlib.data import DataError
 from fedlib.rebuild.artefacts import Artefact, prepare, select
-from fedlib.runs.cost import kind
 from fedlib.runs import runner
+from fedlib.runs.cost import kind
 from fedlib.runs.spec import Spec
 
 
