@@ -61,6 +61,20 @@ def measure(dataset: str, method: str) -> dict:
     }
 
 
+def write(frame: pd.DataFrame, name: str) -> None:
+    """Write the numbers and a figure of the shares."""
+    shown = frame.assign(method=frame["method"].map(registry.title))
+    fig, _ = plot.bars(
+        shown,
+        x="method",
+        y="share",
+        group="dataset",
+        ylabel="Evaluation (% of a round)",
+        wide=True,
+    )
+    plot.save(fig, frame, OUT / name)
+
+
 def main() -> None:
     """Print the shares, and write them with a figure to ``figures/bench``."""
     options = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
@@ -75,17 +89,7 @@ def main() -> None:
         for method in [*registry.METHODS] if methods == ["all"] else methods:
             rows.append(measure(dataset, method))
             print(*rows[-1].values(), flush=True)
-    frame = pd.DataFrame(rows)
-    shown = frame.assign(method=frame["method"].map(registry.title))
-    fig, _ = plot.bars(
-        shown,
-        x="method",
-        y="share",
-        group="dataset",
-        ylabel="Evaluation (% of a round)",
-        wide=True,
-    )
-    plot.save(fig, frame, OUT / chosen.name)
+    write(pd.DataFrame(rows), chosen.name)
 
 
 if __name__ == "__main__":
