@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PACKAGES = ("torch", "torchvision", "numpy", "scipy", "scikit-learn", "pandas")
 PACKAGES += ("matplotlib", "seaborn", "papermill", "ipykernel", "jupyterlab", "nbval")
-PACKAGES += ("pydantic", "safetensors", "joblib", "click", "requests")
+PACKAGES += ("pydantic", "safetensors", "joblib", "numba", "click", "requests")
 
 PRESETS = "|".join(paths.PRESETS)
 
@@ -164,13 +164,13 @@ def estimate_command(
     names: tuple[str, ...], preset: str, settings: tuple[tuple[str, str], ...]
 ) -> None:
     """Say what the missing runs cost in one process on this machine."""
-    from fedlib.rebuild import make
+    from fedlib.rebuild import costs
 
-    frame = make.estimate(names, preset, dict(settings))
+    frame = costs.estimate(names, preset, dict(settings))
     hours = (frame["seconds"] / 3600).round(2)
     click.echo(_table(frame.assign(seconds=frame["seconds"].round(1), hours=hours)))
     missing, no_data, seconds = frame[["missing", "no_data", "seconds"]].sum()
-    click.echo(f"{missing:.0f} runs missing, about {make.duration(seconds)}")
+    click.echo(f"{missing:.0f} runs missing, about {costs.duration(seconds)}")
     if no_data:
         click.echo(f"{no_data:.0f} runs not counted: their data are not here")
 
@@ -342,6 +342,7 @@ def doctor() -> None:
     click.echo(f"gpu          {', '.join(gpus) or 'none'}")
     try:
         click.echo(f"device       {device.describe(device.chosen())}")
+        click.echo(f"kernel       {device.kernel()}")
         click.echo(f"jobs         {jobs_of_machine()}")
     except ValueError as error:
         problems.append(str(error))

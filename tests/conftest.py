@@ -1,5 +1,6 @@
 """Shared fixtures: a cache of its own for every test, one thread, toy federations."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +12,8 @@ from fedlib.core import nets
 from fedlib.core.local import Shards, Training
 from fedlib.core.method import Context, Method
 from fedlib.core.rng import generator
-from fedlib.support import sources
+from fedlib.support.paths import ROOT
+from fedlib.support.sources import definitions, files, home, modules, walk
 
 torch.set_num_threads(1)
 
@@ -46,6 +48,15 @@ def toy_net(method: str) -> str:
     return "digits_cnn" if method == "fedmps" else "digits_linear"
 
 
+def pytest_terminal_summary(terminalreporter) -> None:
+    """Print the largest differences of replays where these were asked for."""
+    if "replay" in terminalreporter.config.option.keyword:
+        for report in terminalreporter.getreports("passed"):
+            for name, row in report.user_properties:
+                if name == "replay" and report.when == "call":
+                    terminalreporter.write_line(row)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _places_of_wider_fixtures(tmp_path_factory: pytest.TempPathFactory):
     """Keep fixtures of a module or session from what this machine has built."""
@@ -68,28 +79,35 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def forget_sources() -> None:
     """Let modules be read again."""
-    for each in vars(sources).values():
-        if hasattr(each, "cache_clear"):
-            each.cache_clear()
+    for module in (files, modules, definitions, walk):
+        for each in vars(module).values():
+            if hasattr(each, "cache_clear"):
+                each.cache_clear()
 
 
 @pytest.fixture
 def edit() -> Iterator[Callable[[str, str, str], None]]:
     """Return a function that edits a module's code as if it had been imported so."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "refuse_changed", lambda files: None)
+        patch.setattr(walk, "refuse_changed", lambda files: None)
 
         def change(module: str, old: str, new: str) -> None:
-            path = sources.home(module)
+            path = home(module)
             assert path is not None
-            text = sources._texts[path].decode()
+            text = files.texts[path].decode()
             assert old in text, f"{module}: {old}"
             edited = text.replace(old, new, 1).encode()
-            patch.setitem(sources._texts, path, edited)
+            patch.setitem(files.texts, path, edited)
             forget_sources()
 
         yield change
     forget_sources()
+
+
+def copied(folder: Path) -> Path:
+    """Return a copy of the package in a folder, which is not compiled again."""
+    half_written = shutil.ignore_patterns("*.pyc.*")  # by a process beside this one
+    return shutil.copytree(ROOT / "fedlib", folder / "fedlib", ignore=half_written)
 
 
 @pytest.fixture

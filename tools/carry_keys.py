@@ -27,28 +27,18 @@ from typing import Any
 RAW = argparse.RawDescriptionHelpFormatter
 NEW = Path(__file__).resolve().parent.parent
 
-# These run in the old and in the new code, and so use what both have.
-NAMES = """
-import hashlib, json, sys
-import torch
+# These run in the old and in the new code, and so use what both have; what one does
+# not need it does not import.
+SPECS = """
+import json, sys
 from fedlib.data import DataError
 
 try:
-    from fedlib.core.tree import flatten
     from fedlib.rebuild import artefacts
     from fedlib.runs import runner as runs
-    from fedlib.runs.federation import federation
-    from fedlib.runs.spec import Spec
-    from fedlib.support.paths import cache_dir
 except ImportError:  # before modules had rooms
     from fedlib import artefacts, runs
-    from fedlib.federation import federation
-    from fedlib.paths import cache_dir
-    from fedlib.spec import Spec
-    from fedlib.tree import flatten
 
-"""
-SPECS = """
 found = []
 for name, preset in json.load(sys.stdin):
     try:
@@ -60,11 +50,28 @@ for name, preset in json.load(sys.stdin):
 print(json.dumps(found))
 """
 KEYS = """
+import json, sys
+from fedlib.runs import runner as runs
+from fedlib.runs.spec import Spec
+from fedlib.support.paths import cache_dir
+
 specs = [Spec.model_validate(spec) for spec in json.load(sys.stdin)]
 found = [runs.key(spec) for spec in specs]
 print(json.dumps([found, str(cache_dir().resolve())]))
 """
 PLAY = """
+import hashlib, json, sys
+import torch
+
+try:
+    from fedlib.core.tree import flatten
+    from fedlib.runs.federation import federation
+    from fedlib.runs.spec import Spec
+except ImportError:
+    from fedlib.federation import federation
+    from fedlib.spec import Spec
+    from fedlib.tree import flatten
+
 def bits(tree):
     found = {}
     for name, value in sorted(flatten(tree).items()):
@@ -99,7 +106,7 @@ def ask(code: str, home: Path, given: Any, limit: float | None = None) -> Any:
     """
     environment = os.environ | {"PYTHONPATH": str(home), "PYTHONSAFEPATH": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", NAMES + code],
+        [sys.executable, "-c", code],
         cwd=home,
         env=environment | {"FEDLIB_DEVICE": "cpu"},
         input=json.dumps(given),

@@ -18,12 +18,17 @@ def section(root: Path = ROOT) -> str:
         for path in papers
     )
     return f"""
-Every number of the papers' tables against ours, at the preset `cpu`: real data, one
-seed. *Reproduced* is within twice the paper's standard deviation, or 1.5 points where
-that is more; counts must be equal. Field by field: {pictures}.
+Every number of the papers' tables against ours, at the preset `cpu`: real data. A
+number's run is any run of its setting, whichever artefact made it, by the paper's own
+reading of the method; the released code's (`variant="reference"`) stands beside it, or
+alone as *reference only*. *Reproduced* is within twice the paper's standard deviation
+over runs, or 1.5 points where that is more; counts must be equal. *Reduced* ran at a
+smaller budget and is not judged. Settings that papers tabulate are not counted: tests
+hold them. Field by field: {pictures}.
 
 {tables[0]}
-Where two methods or more of a setting ran, their order:
+Where two methods or more of a setting ran, their order (*level*: within 1.5 points of
+each other here):
 
 {tables[1]}
 <details><summary>The numbers that ran</summary>

@@ -13,7 +13,7 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 
-from fedlib.rebuild.make import own_kernel
+from fedlib.rebuild.kernels import own_kernel
 from fedlib.support.paths import NOTEBOOKS
 
 METADATA = {

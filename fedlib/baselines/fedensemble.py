@@ -27,7 +27,7 @@ Readings
     FedPA's code measures this vote at the end of a round and its other methods at the
     start of one, so that its curves are a round apart; here all are at the end.
     FedPA cites Shi et al. for this baseline, but its released code runs the clients'
-    vote, which the table's numbers come from: the default.
+    vote, from which the table's numbers presumably come: the default.
     Deal (M > 1): clients are put into M groups of near equal size by a permutation that
     is drawn anew every M rounds; group g is sent model (g + t) mod M, so that in M
     rounds each client is sent every model once. The groups are our reading of the

@@ -34,9 +34,10 @@ Readings
     released code: the sum is divided by the number of all batches, which draws the
     anchor of a class that few batches hold towards 0. Embeddings are those of the
     training steps, before each update.
-    Calibration: each step is the first of a fresh Adam, which moves every weight by the
-    rate against the sign of its gradient; in the released code one Adam goes on until
-    the round ends. Dropout in the head is off. A rate of 0 calibrates nothing.
+    Calibration: one Adam from the first batch to the end of the round (released code),
+    or, ``calibration_moments="step"``, a fresh one for each step, which moves every
+    weight by the rate against the sign of its gradient. Dropout in the head is off. A
+    rate of 0 calibrates nothing.
     A run with ``local_steps`` is one epoch. Learning rate, its decay and weight decay
     are the run's. Weights of the mean and BatchNorm statistics as in FedAvg.
 """
@@ -60,6 +61,10 @@ from fedlib.core.protos import Protos
 from fedlib.core.rng import generator
 from fedlib.core.tree import tree_mean
 
+# Of the calibration's Adam, beside a client's weights until the round ends.
+MOMENTS = "own.calibration"
+BETAS = (0.9, 0.999)
+
 
 class HP(shared_model.HP):
     """Hyper-parameters of FedFA."""
@@ -68,6 +73,7 @@ class HP(shared_model.HP):
     anchor_momentum: float = Field(default=0.5, ge=0, le=1)
     batch_means: Literal["held", "all"] = "held"
     calibration_rate: float = Field(default=1e-3, ge=0)
+    calibration_moments: Literal["round", "step"] = "round"  # how long Adam's live
 
 
 class Server(NamedTuple):
@@ -111,8 +117,30 @@ def pull(z: Tensor, y: Tensor, anchors: Tensor) -> Tensor:
     return ((z - anchors[y]).square().sum(1) / mates(y)).sum() / len(anchors)
 
 
+def blank(ctx: Context, state: State) -> State:
+    """Return the moments of clients whose calibration has not stepped, ``[K, ...]``."""
+    if not ctx.hp.calibration_rate or ctx.hp.calibration_moments == "step":
+        return {}
+    head = ctx.net.head_state(state)
+    fields = ("exp_avg", "exp_avg_sq")
+    clients = len(next(iter(head.values())))
+    return {f"{MOMENTS}.step": torch.zeros(clients)} | {
+        f"{MOMENTS}.{field}.{name}": torch.zeros_like(value)
+        for field in fields
+        for name, value in head.items()
+    }
+
+
+def without(state: State) -> State:
+    """Return a state without the moments of the calibration."""
+    return {k: v for k, v in state.items() if not k.startswith(MOMENTS)}
+
+
 def calibrate(ctx: Context, state: State, anchors: Tensor) -> State:
-    """Box 3: return the head after the first step of an Adam."""
+    """Box 3: return the head, and the moments, after a step of Adam.
+
+    Without moments in ``state`` it is the first step.
+    """
 
     def loss(head):
         logits = ctx.net.head(head, anchors)
@@ -121,9 +149,21 @@ def calibrate(ctx: Context, state: State, anchors: Tensor) -> State:
     head = ctx.net.head_state(state)
     gradient = torch.func.grad(loss)(head)
     rate = ctx.hp.calibration_rate
-    return heads.within(
-        {k: head[k] - rate * g / (g.abs() + 1e-8) for k, g in gradient.items()}
-    )
+    if f"{MOMENTS}.step" not in state:
+        return heads.within(
+            {k: head[k] - rate * g / (g.abs() + 1e-8) for k, g in gradient.items()}
+        )
+    step = state[f"{MOMENTS}.step"] + 1
+    after = {f"{MOMENTS}.step": step}
+    for k, g in gradient.items():
+        names = f"{MOMENTS}.exp_avg.{k}", f"{MOMENTS}.exp_avg_sq.{k}"
+        first = torch.lerp(g, state[names[0]], BETAS[0])
+        second = torch.lerp(g.square(), state[names[1]], BETAS[1])
+        size = (second / (1 - BETAS[1] ** step)).sqrt() + 1e-8
+        moved_by = rate / (1 - BETAS[0] ** step) * first / size
+        after |= heads.within({k: head[k] - moved_by})
+        after |= dict(zip(names, (first, second), strict=True))
+    return after
 
 
 def moved(anchors: Tensor, seen: Protos, hp: HP) -> Tensor:
@@ -163,11 +203,13 @@ def client(
 
     anchors = down.anchors.expand(len(shards.index), *down.anchors.shape)
     state, terms = start(down.model, mine.state), []
+    state = state | blank(ctx, state)
     after_step = calibrated if hp.calibration_rate else None
     for trained in ctx.epochs(state, shards, loss, after_step=after_step):
         state = trained.state
         anchors = moved(anchors, trained.protos["batches"], hp)
         terms.append(trained.terms)
+    state = without(state)
     up = Up(shared_model.uploaded(ctx, state), anchors, shards.sizes())
     return Client(state), up, tree_mean(terms)
 

@@ -29,7 +29,7 @@ Box
 
 Readings
     The weights are not known from a source: 1 for all three and alpha = 0.9 are ours,
-    from the grids {0.1, 1, 10} and {0.9, 0.99}.
+    from the grids {0.1, 1, 10} and {0.9, 0.99}, chosen for no rate and no optimiser.
     First anchors: drawn from N(0, 1) and used at once (the paper draws them through an
     embedding layer). A class that no cohort owns keeps its drawn anchor, which is a
     negative and is calibrated on.

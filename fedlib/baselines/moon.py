@@ -29,8 +29,9 @@ Readings
     after it; no paper here ran that for its table (FedMPS's parameter counts exclude
     it, and the codes beside FedHPro and FedPG contrast the pooled feature).
     Received model under ``buffers="local"``: with the client's own statistics.
-    mu: the original tunes it over {0.1, 1, 5, 10}; FedMPS gives it per data set, 5 is
-    usual in the codes beside FedHPro, FedPG does not say (here the default).
+    mu: the original tunes it over {0.1, 1, 5, 10}, its command for CIFAR-10 has 5 (SGD
+    at 0.01), the option's default is 1; FedMPS gives it per data set, 5 is usual in the
+    codes beside FedHPro, too, FedPG does not say (here the default).
     Weights of the mean: by samples, also in FedMPS's released code, whose other
     baselines are averaged uniformly.
 """

@@ -120,18 +120,6 @@ def outputs(state: State, out: Out) -> Tensor:
     return torch.cat([out.logits, second], -1)
 
 
-def batches(ctx: Context, client: int) -> tuple[Tensor, ...]:
-    """Return a client's batches of this round: indices into D', to be cycled."""
-    hp: HP = ctx.hp
-    return virtual_data.batches(
-        ctx.classes,
-        hp.virtual_per_class,
-        hp.v_batch_size,
-        ctx.random("virtual batches", client),
-        balanced=hp.v_batch_balanced,
-    )
-
-
 def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
     """Box 3."""
     hp: HP = ctx.hp
@@ -142,7 +130,7 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
         int(down.seed), ctx.classes, hp.virtual_per_class, ctx.net.shape, recipe
     )
     labels = virtual_data.labels(ctx.classes, hp.virtual_per_class)
-    plans = {i: batches(ctx, i) for i in shards.ids}
+    plans = virtual_data.plans(ctx, shards.ids)
 
     def loss(state, x, y, extra):
         made = labels[extra["virtual"]]

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedlib.core.losses import supcon
+from fedlib.core.method import Context
 
 VIRTUAL_SUPCON_WEIGHT = 0.1  # of the released SupCon over virtual embeddings alone
 
@@ -37,6 +38,25 @@ def batches(
     order = [torch.randperm(per_class, generator=draw) for _ in range(classes)]
     rows = torch.stack([c * per_class + o for c, o in enumerate(order)], 1)
     return tuple(r.flatten() for r in rows.split(max(1, size // classes)))
+
+
+def plans(ctx: Context, clients: Sequence[int]) -> dict[int, tuple[Tensor, ...]]:
+    """Return each client's ``batches`` of this round.
+
+    Of the hyper-parameters ``virtual_per_class``, ``v_batch_size`` and
+    ``v_batch_balanced`` are read.
+    """
+    hp = ctx.hp
+    return {
+        client: batches(
+            ctx.classes,
+            hp.virtual_per_class,
+            hp.v_batch_size,
+            ctx.random("virtual batches", client),
+            balanced=hp.v_batch_balanced,
+        )
+        for client in clients
+    }
 
 
 def cycled(

@@ -109,6 +109,29 @@ def owner_share(counts: Tensor) -> Tensor:
     return counts / counts.sum(0).clamp(min=1)
 
 
+def held_by_any(ctx: Context, server: Server) -> Tensor:
+    """Return 1 for each class that any client holds ``[C]``; all 0 before a report."""
+    held = range(ctx.classes) if ctx.held is None else ctx.held
+    everyone = torch.tensor([float(c in held) for c in range(ctx.classes)])
+    return everyone * server.available.any()
+
+
+def rows_of_a_batch(ctx: Context, why: str) -> int:
+    """Return the clients' batch size for the generator, whose BatchNorm needs two.
+
+    Raises
+    ------
+    ValueError
+        Batches of one; ``why`` is the setting that asks for their size.
+    """
+    if ctx.training.batch_size < 2:
+        raise ValueError(
+            f"batch_size: got {ctx.training.batch_size} with {why}, expected at least "
+            "2: the generator's BatchNorm divides by a spread"
+        )
+    return ctx.training.batch_size
+
+
 def first_server(ctx: Context, generator: Generator, state: State) -> Server:
     """Return the server before round 1: a generator is drawn, nothing is known.
 

@@ -9,15 +9,24 @@ no rule: torch's own is as fast.
 """
 
 from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._C._functorch import (
     TransformType,
+    _add_batch_dim,
+    _unwrap_batched,
     is_batchedtensor,
     peek_interpreter_stack,
 )
+from torch._functorch.pyfunctorch import (
+    VmapInterpreter,
+    retrieve_current_functorch_interpreter,
+)
+
+from fedlib.core import compiled
 
 
 def batched_by(plain: Callable[..., Tensor], rule: Callable[..., tuple]) -> Callable:
@@ -35,21 +44,19 @@ def batched_by(plain: Callable[..., Tensor], rule: Callable[..., tuple]) -> Call
         is the client dimension of argument i, or None where all clients share it.
     """
 
-    class Op(torch.autograd.Function):
-        @staticmethod
-        def forward(*args):
-            return plain(*args)
-
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            """Save nothing: autograd differentiates the rule itself."""
-
-        @staticmethod
-        def vmap(info, in_dims, *args):
-            return rule(info.batch_size, in_dims, *args)
-
     def call(*args) -> Tensor:
-        return Op.apply(*args) if _over_clients(args) else plain(*args)
+        if not _over_clients(args):
+            return plain(*args)
+        mapping = cast("VmapInterpreter", retrieve_current_functorch_interpreter())
+        level = mapping.level()
+        pairs = [
+            _unwrap_batched(a, level) if isinstance(a, Tensor) else (a, None)
+            for a in args
+        ]
+        values, in_dims = zip(*pairs, strict=True)
+        with mapping.lower():
+            out, dim = rule(mapping.batch_size(), in_dims, *values)
+        return _add_batch_dim(out, dim, level)
 
     return call
 
@@ -83,11 +90,15 @@ def _conv(
 
 
 def _conv_rule(clients, in_dims, x, weight, bias, stride, padding):
-    weight = _clients_at(weight, in_dims[1], clients, 0).flatten(0, 1)
+    weight = _clients_at(weight, in_dims[1], clients, 0)
     if bias is not None:
-        bias = _clients_at(bias, in_dims[2], clients, 0).flatten(0, 1)
-    x = _as_channels(_clients_at(x, in_dims[0], clients, 1))
-    weight = weight.contiguous(memory_format=torch.channels_last)
+        bias = _clients_at(bias, in_dims[2], clients, 0)
+    x = _clients_at(x, in_dims[0], clients, 0)
+    if compiled.convolves(x, weight, stride, padding):
+        return compiled.conv2d(x, weight, bias, padding), 0
+    x = _as_channels(x.transpose(0, 1))
+    weight = weight.flatten(0, 1).contiguous(memory_format=torch.channels_last)
+    bias = None if bias is None else bias.flatten(0, 1)
     out = F.conv2d(x, weight, bias, stride, padding, groups=clients)
     return out.unflatten(1, (clients, -1)), 1
 
@@ -97,17 +108,95 @@ def _pool(x: Tensor, size: int, stride: int, padding: int) -> Tensor:
 
 
 def _pool_rule(clients, in_dims, x, size, stride, padding):
-    out = F.max_pool2d(_as_channels(x.movedim(in_dims[0], 1)), size, stride, padding)
+    x = x.movedim(in_dims[0], 0)
+    if compiled.pools(x, size, stride, padding):
+        return compiled.max_pool2d(x), 0
+    out = F.max_pool2d(_as_channels(x.transpose(0, 1)), size, stride, padding)
+    return out.unflatten(1, (clients, -1)), 1
+
+
+def _block(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> Tensor:
+    return _pool(F.relu(_conv(x, weight, bias, 1, padding)), 2, 2, 0)
+
+
+def _block_rule(clients, in_dims, x, weight, bias, padding):
+    images = _clients_at(x, in_dims[0], clients, 0)
+    windows = _clients_at(weight, in_dims[1], clients, 0)
+    if compiled.convolves(images, windows, 1, padding):
+        bias = bias if bias is None else _clients_at(bias, in_dims[2], clients, 0)
+        return compiled.conv_relu_pool(images, windows, bias, padding), 0
+    out, dim = _conv_rule(clients, in_dims, x, weight, bias, 1, padding)
+    return _pool_rule(clients, (dim,), F.relu(out), 2, 2, 0)
+
+
+class _Products(torch.autograd.Function):
+    """``x`` ``[K, B, d]`` by ``weight`` ``[K, d', d]`` plus ``bias`` ``[K, d']``.
+
+    torch's own gradient of the weights lies in memory the other way round, and is
+    copied before the optimiser's step: slower than all products together.
+    """
+
+    @staticmethod
+    def forward(x, weight, bias):
+        weight = weight.transpose(1, 2)
+        if bias is None:
+            return torch.bmm(x, weight)
+        return torch.baddbmm(bias.unsqueeze(1), x, weight)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs[:2])
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        on_x, on_weight, on_bias = ctx.needs_input_grad
+        return (
+            torch.bmm(grad, weight) if on_x else None,
+            torch.bmm(grad.transpose(1, 2), x) if on_weight else None,
+            grad.sum(1) if on_bias else None,
+        )
+
+
+def _norm(x, weight, bias, mean, variance, training, momentum, eps, pooled) -> Tensor:
+    out = F.batch_norm(x, mean, variance, weight, bias, training, momentum, eps)
+    return _pool(F.relu(out), 2, 2, 0) if pooled else out
+
+
+def _norm_rule(clients, in_dims, x, weight, bias, mean, variance, *how):
+    """Normalise per client; the running statistics are updated where they lie."""
+    training, momentum, eps, pooled = how
+    x = _clients_at(x, in_dims[0], clients, 0)
+    weight = _clients_at(weight, in_dims[1], clients, 0)
+    bias = _clients_at(bias, in_dims[2], clients, 0)
+    mean = _clients_at(mean, in_dims[3], clients, 0)
+    variance = _clients_at(variance, in_dims[4], clients, 0)
+    if compiled.normalises(x) and min(x.shape[3:]) > 1:
+        running = None if training else (mean, variance)
+        out, now, spread = compiled.batch_norm(
+            x, weight, bias, running, eps, pooled=pooled
+        )
+        if training:
+            count = x[0, :, 0].numel()
+            mean.lerp_(now, momentum)
+            variance.lerp_(spread * (count / (count - 1)), momentum)
+        return out, 0
+    # Copies, which autograd keeps while the running ones change
+    kept = [t.flatten(0, 1).clone() for t in (mean, variance)]
+    x, weight, bias = x.transpose(0, 1).flatten(1, 2), weight.flatten(), bias.flatten()
+    out = _norm(x, weight, bias, kept[0], kept[1], *how)
+    if training:
+        for before, after in zip((mean, variance), kept, strict=True):
+            before.copy_(after.view_as(before))
     return out.unflatten(1, (clients, -1)), 1
 
 
 def _linear_rule(clients, in_dims, x, weight, bias):
     x = _clients_at(x, in_dims[0], clients, 0)
     weight = _clients_at(weight, in_dims[1], clients, 0)
-    if bias is None:
-        return torch.bmm(x, weight.transpose(1, 2)), 0
-    bias = _clients_at(bias, in_dims[2], clients, 0)
-    return torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2)), 0
+    if bias is not None:
+        bias = _clients_at(bias, in_dims[2], clients, 0)
+    return _Products.apply(x, weight, bias), 0
 
 
 def _cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
@@ -137,6 +226,8 @@ def _dropout_mask_rule(clients, in_dims, like, key, rate):
 
 conv2d = batched_by(_conv, _conv_rule)
 max_pool2d = batched_by(_pool, _pool_rule)
+conv_relu_pool = batched_by(_block, _block_rule)
+batch_norm = batched_by(_norm, _norm_rule)
 linear = batched_by(F.linear, _linear_rule)
 cross_entropy = batched_by(_cross_entropy, _cross_entropy_rule)
 dropout_mask = batched_by(_dropout_mask, _dropout_mask_rule)
@@ -163,6 +254,66 @@ class MaxPool2d(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[B, C, H, W]`` to ``[B, C, H', W']``."""
         return max_pool2d(x, self.size, self.stride, self.padding)
+
+
+class BatchNorm2d(nn.BatchNorm2d):
+    """``torch.nn.BatchNorm2d`` with a batching rule, with ReLU and pooling if asked."""
+
+    def forward(self, x: Tensor, pooled: bool = False) -> Tensor:
+        """Map ``[B, C, H, W]`` to the same shape, or to half of it."""
+        if self.training and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+        kept = (self.weight, self.bias, self.running_mean, self.running_var)
+        return batch_norm(x, *kept, self.training, self.momentum, self.eps, pooled)
+
+
+BLOCKS = (
+    [Conv2d, nn.ReLU, MaxPool2d],
+    [Conv2d, MaxPool2d, nn.ReLU],
+    [BatchNorm2d, nn.ReLU, MaxPool2d],
+)
+
+
+class Sequential(nn.Sequential):
+    """``torch.nn.Sequential`` that computes a block of layers as one where it can.
+
+    A block is a convolution of stride 1 or BatchNorm, with ReLU and pooling by 2 x 2,
+    after a convolution in either order, which gives the same numbers. A layer that
+    someone watches by a hook is called by itself.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``x`` through all layers."""
+        layers: list[Any] = [layer for layer in self if not _is_idle(layer)]
+        while layers:
+            first = layers[0]
+            if _is_block(layers[:3]):
+                layers = layers[3:]
+                if isinstance(first, BatchNorm2d):
+                    x = first(x, pooled=True)
+                else:
+                    padding = int(first.padding[0])
+                    x = conv_relu_pool(x, first.weight, first.bias, padding)
+            else:
+                x = layers.pop(0)(x)
+        return x
+
+
+def _is_idle(layer: nn.Module) -> bool:
+    """Return whether a layer is a dropout that drops nothing."""
+    return isinstance(layer, Dropout) and not (layer.training and layer.rate)
+
+
+def _is_block(layers: list[Any]) -> bool:
+    """Return whether three layers can be computed as one."""
+    kinds = [type(layer) for layer in layers]
+    if kinds not in BLOCKS:
+        return False
+    pool = next(layer for layer in layers if isinstance(layer, MaxPool2d))
+    watched = any(m._forward_hooks or m._forward_pre_hooks for m in layers)
+    steps = isinstance(layers[0], Conv2d) and layers[0].stride[0] > 1
+    halves = (pool.size, pool.stride, pool.padding) == (2, 2, 0)
+    return halves and not watched and not steps
 
 
 class MeanPool2d(nn.Module):

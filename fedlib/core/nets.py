@@ -16,7 +16,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedlib.core.layers import Conv2d, Dropout, Linear, MaxPool2d, MeanPool2d
+from fedlib.core.layers import (
+    BatchNorm2d,
+    Conv2d,
+    Dropout,
+    Linear,
+    MaxPool2d,
+    MeanPool2d,
+    Sequential,
+)
 
 if TYPE_CHECKING:
     from torchvision.models import resnet
@@ -187,28 +195,28 @@ class Net(NamedTuple):
 
 def _block(conv: Conv2d, *, norm: bool = True, pool: bool = True) -> list[nn.Module]:
     """Return a convolution with what follows it in most nets."""
-    after = [nn.BatchNorm2d(conv.out_channels)] if norm else []
+    after = [BatchNorm2d(conv.out_channels)] if norm else []
     return [conv, *after, nn.ReLU(), *([MaxPool2d()] if pool else [])]
 
 
 def _lenet(shape: Shape, classes: int) -> Parts:
     """MOON's CIFAR net without its projection head (FedMPS: CIFAR-10, Flowers ...)."""
     return (
-        nn.Sequential(
+        Sequential(
             *(Conv2d(shape[0], 6, 5), nn.ReLU(), MaxPool2d()),
             *(Conv2d(6, 16, 5), nn.ReLU(), MaxPool2d()),
         ),
-        nn.Sequential(nn.Flatten(), Linear(400, 120), nn.ReLU()),
-        nn.Sequential(Linear(120, 84), nn.ReLU(), Linear(84, classes)),
+        Sequential(nn.Flatten(), Linear(400, 120), nn.ReLU()),
+        Sequential(Linear(120, 84), nn.ReLU(), Linear(84, classes)),
     )
 
 
 def _fashion_cnn(shape: Shape, classes: int) -> Parts:
     """FedProto's Fashion-MNIST net: two convolutions with BatchNorm, one linear."""
     return (
-        nn.Sequential(*_block(Conv2d(shape[0], 16, 5, padding=2))),
-        nn.Sequential(*_block(Conv2d(16, 32, 5, padding=2)), nn.Flatten()),
-        nn.Sequential(Linear(32 * (shape[1] // 4) * (shape[2] // 4), classes)),
+        Sequential(*_block(Conv2d(shape[0], 16, 5, padding=2))),
+        Sequential(*_block(Conv2d(16, 32, 5, padding=2)), nn.Flatten()),
+        Sequential(Linear(32 * (shape[1] // 4) * (shape[2] // 4), classes)),
     )
 
 
@@ -216,36 +224,36 @@ def _fedproto_cnn(shape: Shape, classes: int, *, kernel: int, dropout: float) ->
     """FedProto's nets for MNIST (first kernel 5) and Femnist (first kernel 3)."""
     height, width = (((side - kernel + 1) // 2 - 4) // 2 for side in shape[1:])
     return (
-        nn.Sequential(
+        Sequential(
             *(Conv2d(shape[0], 10, kernel), MaxPool2d(), nn.ReLU(), Conv2d(10, 20, 5)),
             *(Dropout(dropout, channels=True), MaxPool2d(), nn.ReLU()),
         ),
-        nn.Sequential(nn.Flatten(), Linear(20 * height * width, 50), nn.ReLU()),
-        nn.Sequential(Dropout(dropout), Linear(50, classes)),
+        Sequential(nn.Flatten(), Linear(20 * height * width, 50), nn.ReLU()),
+        Sequential(Dropout(dropout), Linear(50, classes)),
     )
 
 
 def _digits_cnn(shape: Shape, classes: int) -> Parts:
     """Ours, for the embedded 8 x 8 digits of the quick preset."""
     return (
-        nn.Sequential(
+        Sequential(
             *(Conv2d(shape[0], 8, 3, padding=1), nn.ReLU(), MaxPool2d()),
             *(Conv2d(8, 16, 3, padding=1), nn.ReLU(), MaxPool2d()),
         ),
-        nn.Sequential(nn.Flatten(), Linear(64, 32), nn.ReLU()),
-        nn.Sequential(Linear(32, 16), nn.ReLU(), Linear(16, classes)),
+        Sequential(nn.Flatten(), Linear(64, 32), nn.ReLU()),
+        Sequential(Linear(32, 16), nn.ReLU(), Linear(16, classes)),
     )
 
 
 def _digits(shape: Shape, classes: int, *, norm: bool) -> Parts:
     """Ours, for quick runs: 8 x 8 images, 32 raw embeddings, one linear head."""
     return (
-        nn.Sequential(
+        Sequential(
             *_block(Conv2d(shape[0], 8, 3, padding=1), norm=norm),
             *_block(Conv2d(8, 16, 3, padding=1), norm=norm),
         ),
-        nn.Sequential(nn.Flatten(), Linear(64, 32)),
-        nn.Sequential(Linear(32, classes)),
+        Sequential(nn.Flatten(), Linear(64, 32)),
+        Sequential(Linear(32, classes)),
     )
 
 
@@ -253,27 +261,27 @@ def _fedpa_cnn(shape: Shape, classes: int) -> Parts:
     """FedPA's net for MNIST, FashionMNIST and EMNIST (its released code)."""
     height, width = (-(-side // 4) for side in shape[1:])
     return (
-        nn.Sequential(
+        Sequential(
             *_block(Conv2d(shape[0], 6, 3, stride=2, padding=1), pool=False),
             *_block(Conv2d(6, 16, 3, stride=2, padding=1), pool=False),
         ),
-        nn.Sequential(nn.Flatten(), Linear(16 * height * width, 32)),  # no activation
-        nn.Sequential(Linear(32, classes)),
+        Sequential(nn.Flatten(), Linear(16 * height * width, 32)),  # no activation
+        Sequential(Linear(32, classes)),
     )
 
 
 def _fedpa_cnn_celeba(shape: Shape, classes: int) -> Parts:
     """FedPA's net for CelebA (its released code)."""
     return (
-        nn.Sequential(
+        Sequential(
             *_block(Conv2d(shape[0], 16, 3, stride=2, padding=1)),
             *_block(Conv2d(16, 32, 3, stride=2, padding=1)),
         ),
-        nn.Sequential(
+        Sequential(
             *_block(Conv2d(32, 64, 3, stride=2, padding=1)),
             *(nn.Flatten(), Linear(64, 32)),
         ),
-        nn.Sequential(Linear(32, classes)),
+        Sequential(Linear(32, classes)),
     )
 
 
@@ -285,9 +293,9 @@ def _convnet5(shape: Shape, classes: int) -> Parts:
     widths = (32, 64, 64, 128, 128)
     later = (_block(Conv2d(a, b, 5, padding=2)) for a, b in pairwise(widths))
     return (
-        nn.Sequential(*_block(Conv2d(shape[0], 32, 5, padding=2))),
-        nn.Sequential(*(layer for block in later for layer in block), nn.Flatten()),
-        nn.Sequential(
+        Sequential(*_block(Conv2d(shape[0], 32, 5, padding=2))),
+        Sequential(*(layer for block in later for layer in block), nn.Flatten()),
+        Sequential(
             Linear(128 * height * width, 2048), nn.ReLU(), Linear(2048, classes)
         ),
     )
@@ -295,7 +303,11 @@ def _convnet5(shape: Shape, classes: int) -> Parts:
 
 def _by_client(module: nn.Module) -> nn.Module:
     """Turn torchvision's layers into ours; weights, names and results stay."""
-    ours = {nn.Conv2d: Conv2d, nn.Linear: Linear}
+    ours = {
+        nn.Conv2d: Conv2d,
+        nn.Linear: Linear,
+        nn.BatchNorm2d: BatchNorm2d,
+    }
     for layer in module.modules():
         layer.__class__ = ours.get(type(layer), type(layer))
         if isinstance(layer, nn.ReLU):
@@ -306,14 +318,14 @@ def _by_client(module: nn.Module) -> nn.Module:
 def _cifar_stem(channels: int, width: int) -> nn.Module:
     """Return a 3 x 3 convolution that keeps the size, for images of 32 pixels."""
     conv = Conv2d(channels, width, 3, padding=1, bias=False)
-    return nn.Sequential(*_block(conv, pool=False))
+    return Sequential(*_block(conv, pool=False))
 
 
 def _imagenet_stem(channels: int) -> nn.Module:
     """Return torchvision's stem, which divides the side by 4."""
     conv = Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
     pool = MaxPool2d(3, stride=2, padding=1)
-    return nn.Sequential(*_block(conv, pool=False), pool)
+    return Sequential(*_block(conv, pool=False), pool)
 
 
 def _resnet10(shape: Shape, classes: int, *, width: int) -> Parts:
@@ -323,16 +335,16 @@ def _resnet10(shape: Shape, classes: int, *, width: int) -> Parts:
     def stage(inputs: int, outputs: int) -> nn.Module:
         """Halve the side and double the channels."""
         narrow = resnet.conv1x1(inputs, outputs, 2)
-        shortcut = nn.Sequential(narrow, nn.BatchNorm2d(outputs))
+        shortcut = Sequential(narrow, BatchNorm2d(outputs))
         return resnet.BasicBlock(inputs, outputs, 2, shortcut)
 
     widths = (width, 2 * width, 4 * width, 8 * width)
     stages = (stage(a, b) for a, b in pairwise(widths))
-    blocks = nn.Sequential(resnet.BasicBlock(width, width), *stages, MeanPool2d())
+    blocks = Sequential(resnet.BasicBlock(width, width), *stages, MeanPool2d())
     return (
         _cifar_stem(shape[0], width),
         _by_client(blocks),
-        nn.Sequential(Linear(widths[-1], classes)),
+        Sequential(Linear(widths[-1], classes)),
     )
 
 
@@ -344,8 +356,8 @@ def _resnet(
     stages = (whole.layer1, whole.layer2, whole.layer3, whole.layer4)
     return (
         _cifar_stem(shape[0], 64) if cifar else _imagenet_stem(shape[0]),
-        _by_client(nn.Sequential(*stages, MeanPool2d())),
-        nn.Sequential(_by_client(whole.fc)),
+        _by_client(Sequential(*stages, MeanPool2d())),
+        Sequential(_by_client(whole.fc)),
     )
 
 
@@ -381,15 +393,15 @@ def _femnist_cnn_80(shape: Shape, classes: int) -> Parts:
     """FedProto's net for Femnist with an embedding of 80 (GFPL, Section 5.1)."""
     low, _, _ = _femnist_cnn(shape, classes)
     height, width = (((side - 2) // 2 - 4) // 2 for side in shape[1:])
-    high = nn.Sequential(nn.Flatten(), Linear(20 * height * width, 80), nn.ReLU())
-    return low, high, nn.Sequential(Dropout(0.5), Linear(80, classes))
+    high = Sequential(nn.Flatten(), Linear(20 * height * width, 80), nn.ReLU())
+    return low, high, Sequential(Dropout(0.5), Linear(80, classes))
 
 
 def _resnet18_128(shape: Shape, classes: int) -> Parts:
     """ResNet18 with one more layer, to an embedding of 128 (GFPL, Section 5.1)."""
     low, high, _ = _resnet18(shape, classes, cifar=False)
-    narrow = nn.Sequential(high, Linear(512, 128), nn.ReLU())
-    return low, narrow, nn.Sequential(Linear(128, classes))
+    narrow = Sequential(high, Linear(512, 128), nn.ReLU())
+    return low, narrow, Sequential(Linear(128, classes))
 
 
 class _Kind(NamedTuple):

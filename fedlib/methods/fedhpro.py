@@ -1,7 +1,8 @@
 r"""FedHPro: hyper-prototypes, fitted on the server by gradient matching.
 
 Wang et al., FedHPro: Federated Hyper-Prototype Learning via Gradient Matching, ICML
-2026 (arXiv 2605.13475). Equation numbers are the paper's.
+2026 (arXiv 2605.13475), by the authors' slides. Equation numbers are those that their
+Algorithm 1 and captions name; (11) is where its formula stands between them.
 
 Symbols
     symbol   | name here          | shape     | equation
@@ -61,7 +62,8 @@ Readings
     ReLU; it outweighs the cross-entropy many times and needs a small learning rate or
     the run's ``clip``. "raw_mean" divides it by d; "norm_mean", the released code,
     divides "norm_sum" by d; "mse" is FedProto's mean square.
-    Learning rate: the slides print none. 0.1 is the released code's, chosen for losses
+    Not printed on the slides (released code): tau, I, M, the rate 0.1 of Eq. (9), the
+    first draw from N(0, 1), and the clients' rate, which is 0.1, too, beside losses
     that are next to nothing there; it clips no gradient.
     A term of weight 0 is not computed; with both at 0 this is FedAvg.
     A class that no cohort has held yet is still a negative, at a random direction;
@@ -69,8 +71,8 @@ Readings
     Controls: ``hyper="frozen"`` leaves the first random draw as it is;
     ``contrast_with``, ``align_with`` "prototypes" use P in place of S (Table 6).
     FedProto and FedTGP with hyper-prototypes in place of their own prototypes (Table 3)
-    are ``contrast_weight=0, hpal="mse"`` with their weight of the pull, 1 and 10, as
-    ``align_weight``; FedTGP's prototype net is then not used.
+    are ``contrast_weight=0, hpal="mse"`` with their weight of the pull, 1 for both in
+    this setting, as ``align_weight``; FedTGP's prototype net is then not used.
     BatchNorm statistics are averaged, counters take the maximum.
 
 Privacy

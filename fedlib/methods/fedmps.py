@@ -35,9 +35,9 @@ Readings
     0.5), and the printed weights are those of its commands:
     ``supcon_scale="released"``.
     Eq. (8) averages probabilities, the released code averages logits:
-    ``soft_mode="logit_mean"``. ``variant="reference"`` leaves this one as printed, as
-    all our numbers of it are: give both for the released program to the letter. From
-    the same head the two soft labels differ by less than 0.005 on the digits.
+    ``soft_mode="logit_mean"`` (its server sends the mean scores, its clients soften
+    them). From the same head the two soft labels differ by less than 0.005 on the
+    digits.
     Server optimiser: IV-A5 names SGD at 0.01 with momentum 0.5 for everything, the
     released code takes Adam at 1e-3 (``server_optimiser="adam"``); both fresh each
     round. ``server_learning_rate`` is that of the optimiser unless it is given.
@@ -76,9 +76,10 @@ from fedlib.core.protos import Protos
 from fedlib.core.readouts import Models, Rule
 from fedlib.core.rng import generator
 
-# What the released code does where the paper says something else; but for Eq. (8).
+# What the released code does where the paper says something else.
 REFERENCE: dict[str, Any] = {
     "supcon_scale": "released",
+    "soft_mode": "logit_mean",
     "server_optimiser": "adam",
     "collection": "train",
 }
@@ -221,7 +222,7 @@ def train_head(ctx: Context, head: State, high: Protos) -> State:
     training = Training(
         optimiser=hp.server_optimiser,
         learning_rate=hp.server_learning_rate or SERVER_RATES[hp.server_optimiser],
-        momentum=SERVER_MOMENTUM,
+        momentum=SERVER_MOMENTUM,  # which Adam does not have
         batch_size=hp.server_batch_size,
         local_epochs=hp.server_epochs,
         drop_last=False,

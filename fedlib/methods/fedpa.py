@@ -34,8 +34,9 @@ Box
        a class (L_div), far from the new prototypes (L_ad).
 
 Readings
-    Every difference between paper and released code is a switch; the default is the
-    paper's side, ``variant="reference"`` takes the released one of all (``REFERENCE``).
+    Every difference between paper and released code but the last one below is a switch;
+    the default is the paper's side, ``variant="reference"`` takes the released one of
+    all (``REFERENCE``).
     Distances of Eq. (6) and (10): mean Euclidean length, or ``"mse"``.
     Eq. (7): pairs of one class, or of different classes (released mask, ``"diff"``).
     Eq. (5): weighted by class share and divided by the number of clients; the released
@@ -249,13 +250,7 @@ def generator_rows(ctx: Context) -> int:
     """Return the embeddings of a generator's step; at least two, for its BatchNorm."""
     if ctx.hp.generator_rows == "generator_batch":
         return ctx.hp.generator_batch
-    if ctx.training.batch_size < 2:
-        raise ValueError(
-            f"batch_size: got {ctx.training.batch_size} with "
-            "generator_rows='batch_size', expected at least 2: the generator's "
-            "BatchNorm divides by a spread"
-        )
-    return ctx.training.batch_size
+    return with_generator.rows_of_a_batch(ctx, "generator_rows='batch_size'")
 
 
 def synthetic_weight(ctx: Context) -> float:
@@ -281,9 +276,7 @@ def broadcast(ctx: Context, server: Server) -> Down:
     if hp.client_labels != "global":
         counts = server.available.to(torch.float32)
     if hp.client_labels == "uniform_all":
-        held = range(ctx.classes) if ctx.held is None else ctx.held
-        everyone = torch.tensor([float(c in held) for c in range(ctx.classes)])
-        counts = everyone * server.available.any()
+        counts = with_generator.held_by_any(ctx, server)
     return with_generator.sent(generator_of(ctx), server, counts, hp.bn)
 
 

@@ -32,15 +32,16 @@ Box
     6. merge: make n_v virtual images per class, for the next round.
 
 Readings
-    Every difference between paper and released code is a switch; the default is the
-    paper's side, ``variant="reference"`` takes the released one of all (``REFERENCE``)
-    at the paper's numbers of images and weights, which nobody released so. The two
-    released configurations (XueBaolu/FedPG, commit 73ce01e) are variants of their own,
-    ``CONFIGURATIONS``: ``"notebook"``, of ``run_fedpg.ipynb``, whose log is the only
-    one, and ``"script"``, of ``run_fedpg.py``, which the authors' README names and
-    which imports files under older names, so that it does not run as it is. Both leave
-    settings to a file that was not released: the weight of l_ct (notebook; 1 as in a
-    comment there), size of virtual batches and bound (script; 64 and none).
+    A difference between paper and released code is a switch, unless it is said to be
+    none; the default is the paper's side, ``variant="reference"`` takes the released
+    one of all (``REFERENCE``) at the paper's numbers of images and weights, which
+    nobody released so. The two released configurations (XueBaolu/FedPG, commit 73ce01e)
+    are variants of their own, ``CONFIGURATIONS``: ``"notebook"``, of
+    ``run_fedpg.ipynb``, whose log is the only one, and ``"script"``, of
+    ``run_fedpg.py``, which the authors' README names and which imports files under
+    older names, so that it does not run as it is. Both leave settings to a file that
+    was not released: the weight of l_ct (notebook; 1 as in a comment there), size of
+    virtual batches and bound (script; 64 and none).
     Virtual data in every round; the notebook stops for good (``virtual_until``):
     images are made in rounds 1 to 30 and used in rounds 2 to 31, later rounds are
     FedAvg. Its clients send prototypes in round 31, too, which nobody reads; ours not.
@@ -67,11 +68,13 @@ Readings
     Virtual batches follow one shuffled order per client and round, again and again
     (released code); with ``v_batch_balanced`` every batch holds all classes alike.
     BatchNorm sees own and virtual images as one batch; the released code passes them
-    apart, virtual last (``separate_virtual_bn_forward``), each twice; ours once.
+    apart, virtual last (``separate_virtual_bn_forward``), each twice; ours once (no
+    switch).
     ``keep_virtual_statistics=False`` forgets the statistics of the virtual pass.
     Prototypes: m = 20 samples without replacement, in eval mode, all where a class has
     fewer; ``with_replacement`` as released. P holds this round's classes only.
-    The released server sends D' to all clients; here the cohort receives it.
+    The released server sends D' to all clients; here the cohort receives it (no switch;
+    it changes bytes alone).
     The paper does not say what becomes of an epoch's last, smaller batch. The released
     runs train on it, and so does FedPG's setting of all methods (``drop_last=False``).
     Before there are virtual images l_ct and l_fa are 0 and training is FedAvg's.
@@ -343,18 +346,6 @@ def broadcast(ctx: Context, server: Server) -> Down:
     return Down(server.model, Virtual(server.images, virtual_labels(ctx), known))
 
 
-def virtual_batches(ctx: Context, client: int) -> tuple[Tensor, ...]:
-    """Return a client's batches of this round: indices into D', to be cycled."""
-    hp: HP = ctx.hp
-    return virtual_data.batches(
-        ctx.classes,
-        hp.virtual_per_class,
-        hp.v_batch_size,
-        ctx.random("virtual batches", client),
-        balanced=hp.v_batch_balanced,
-    )
-
-
 def forward(ctx: Context, state: State, x: Tensor, virtual: Tensor) -> tuple[Out, Out]:
     """Return outputs of own and of virtual images in train mode."""
     hp: HP = ctx.hp
@@ -420,7 +411,7 @@ def client(
 
     start = averaging.start(down.model, mine.state)
     if bool(virtual.known) and (hp.tuning_weight or hp.align_weight):
-        plans = {i: virtual_batches(ctx, i) for i in shards.ids}
+        plans = virtual_data.plans(ctx, shards.ids)
         draw = virtual_data.cycled(plans)
         trained = ctx.train(start, shards, with_virtual, draw=draw)
     else:

@@ -28,7 +28,7 @@ Box
        head and projection on them; the embedding stays as it is.
 
 Readings
-    No code is public; every item below is ours where the paper is silent.
+    We found no public code; every item below is ours where the paper is silent.
     Trained on pictures: embedding, head and projection (Algorithm 2 leaves the last
     out, which would keep a random map for good).
     Exchange: first in round t1, then every S_T rounds (``schedule="from_first"``,
@@ -62,7 +62,8 @@ Readings
     Appendix B's 512 are of embeddings of 50 and 512.
     First weights: one draw for all (the paper), or each its own with
     ``common_init=False``.
-    Prediction: the head over all classes. Readouts ``etf`` and ``density`` are beside.
+    Prediction (silent): the head over all classes, as the ablation implies. Readouts
+    ``etf`` and ``density`` are beside.
     A class that no client of the cohort owns keeps its mixture. A client without
     samples sends nothing and retrains like the others.
     Ablations: ``dual_classifier=False`` (w/o DCS: no projection, no simplex),

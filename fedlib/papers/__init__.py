@@ -1,7 +1,7 @@
 """The papers' settings as data: what each artefact runs, and with what.
 
 Each paper is a sub-package: its protocols (``protocols.py``), what its tables run every
-method with (``presets.py``), where the scoreboard finds its numbers (``scoreboard.py``)
+method with (``presets.py``), which run a number of its tables is (``scoreboard.py``)
 and, where there are any, runs that are not its grid (``special.py``).
 """
 
@@ -21,6 +21,7 @@ from fedlib.papers.fedhpro import fedhpro as fedhpro
 from fedlib.papers.fedpg import fedpg as fedpg
 
 # isort: on
+from fedlib.papers.budget import lengths, shorter
 from fedlib.papers.protocol import Paper, Protocol, spec_of
 from fedlib.runs.notes import Note
 from fedlib.runs.spec import Spec
@@ -82,32 +83,38 @@ def special(artefact: str) -> Callable[[Mapping[str, Any]], list[Spec]] | None:
     return import_module(module).SPECIAL.get(artefact) if find_spec(module) else None
 
 
+def _protocol(paper: str, spec: Spec) -> Protocol:
+    """Return whose length a run is measured by: the paper's, or a released program's.
+
+    It is a released program's where the clients train as that program's and not as the
+    paper's, whatever else is varied.
+    """
+    own = PAPERS[paper][spec.dataset]
+    length = {"local_epochs", "local_steps"}
+    told = spec.training.model_dump(exclude=length)
+    for each in (own, *TABLES[paper].configurations.values()):
+        if each.training.model_dump(exclude=length) == told:
+            return each
+    return own
+
+
 def notes(results: "Sequence[Result]", paper: str = "fedmps") -> list[Note]:
-    """Return what a reader of these numbers of a paper must know."""
+    """Return what a reader of these numbers of a paper must know, each once."""
     found = []
-    for spec in {r.spec.dataset: r.spec for r in results}.values():
-        protocol = PAPERS[paper][spec.dataset]
-        for what, ours, full in (
-            ("rounds", spec.rounds, protocol.rounds),
-            (
-                "local epochs",
-                spec.training.local_epochs,
-                protocol.training.local_epochs,
-            ),
-            (
-                "local steps",
-                spec.training.local_steps,
-                protocol.training.local_steps,
-            ),
-        ):
-            if ours is not None and full is not None and ours < full:
-                text = f"reduced budget: {spec.dataset}, {ours} of {full} {what}"
-                found.append(Note("reduced", text))
+    for spec in (r.spec for r in results):
+        protocol = _protocol(paper, spec)
+        training = protocol.training
+        variant = {k: v for k, v in spec.hp.items() if k == "variant"}
+        full = lengths(BUILDERS[paper](spec.dataset, spec.method, hp=variant))
+        full |= {"rounds": protocol.rounds, "local epochs": training.local_epochs}
+        if training.local_steps is not None:
+            full["local steps"] = training.local_steps
+        cuts = shorter(lengths(spec), full)
         if spec.net != protocol.net:
-            nets = f"net {spec.net} in place of {protocol.net}"
-            text = f"reduced budget: {spec.dataset}, {nets}"
-            found.append(Note("reduced", text))
+            cuts.append(f"net {spec.net} in place of {protocol.net}")
+        head = f"reduced budget: {spec.dataset}"
+        found += [Note("reduced", f"{head}, {words}") for words in cuts]
         if spec.dataset in OURS:
             text = f"{spec.dataset} is not a data set of the paper"
             found.append(Note("not_paper_data", text))
-    return found
+    return list(dict.fromkeys(found))

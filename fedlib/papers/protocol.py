@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 from fedlib import registry
 from fedlib.core.local import Training
 from fedlib.data import Transform
-from fedlib.papers.source import Source
+from fedlib.papers.source import Origin
 from fedlib.partitions import NwayKshot, Scheme
 from fedlib.runs.spec import Spec, TestData
 
@@ -39,7 +39,9 @@ class Paper(NamedTuple):
     protocols: Mapping[str, Protocol]  # by data set
     presets: Presets  # hyper-parameters; a method without a row has its defaults
     training: Presets = MappingProxyType({})  # of clients, where a method has its own
-    sources: tuple[Source, ...] = ()  # of the scoreboard
+    sources: tuple[Origin, ...] = ()  # of the scoreboard
+    # released programs whose runs have a length of their own, by name
+    configurations: Mapping[str, Protocol] = MappingProxyType({})
 
 
 def sampling(block: int, shots: int, test_shots: int, spread: int) -> NwayKshot:

@@ -224,8 +224,8 @@ class Study:
     def frame(self) -> pd.DataFrame:
         """Return one row per run: its cell, and accuracies in percent.
 
-        Columns ``last``, ``best``, ``best_round``, ``mean_last5`` by the rule of the
-        method's own paper; ``client_sd`` is the sd over clients in the best round
+        Columns ``last``, ``best``, ``best_round``, ``mean_last5`` by the method's
+        own rule; ``client_sd`` is the sd over clients in the best round
         (ddof 0), NaN where the accuracy is of a test set that they share.
         """
         parts = []

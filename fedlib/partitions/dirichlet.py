@@ -65,7 +65,7 @@ def capped_dirichlet(
     train_labels, test_labels : Tensor
         int64 labels in 0..C-1.
     clients, seed : int
-        N and the seed of both generators (42 in the paper).
+        N and the seed of both generators (42 in the released program).
     alpha : float
         :math:`\alpha` of the Dirichlet.
     ratio : float

@@ -150,10 +150,11 @@ def domain_skew(
 
     Notes
     -----
-    F2DC's and FPL's released programs, whose protocol FedHPro follows
-    (``DOMAIN_PRESETS``). Where a domain is too small for its clients their share is
-    lowered to what makes them disjoint, and listed. Clients are tested by
-    ``owned_tests`` inside their domain, which is cut by its own number of clients.
+    F2DC's and FPL's released programs, whose protocol FedHPro presumably follows: its
+    slides and its code do not say (``DOMAIN_PRESETS``). Where a domain is too small for
+    its clients their share is lowered to what makes them disjoint, and listed. Clients
+    are tested by ``owned_tests`` inside their domain, which is cut by its own number of
+    clients.
     """
     y, of, count = train_labels.numpy(), groups.numpy(), classes_of(groups)
     rng = np.random.default_rng(seed_of(seed, "domain_skew"))

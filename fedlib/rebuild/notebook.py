@@ -29,6 +29,7 @@ from fedlib.draw.tables import (
     render,
 )
 from fedlib.runs.notes import Note, record
+from fedlib.runs.results import measured
 from fedlib.runs.spec import SettingError, Settings, validated
 from fedlib.support.files import write_text
 from fedlib.support.paths import ROOT, cache_dir, figures_dir
@@ -257,7 +258,8 @@ class Artefact:
         Parameters
         ----------
         results : list of Result
-            The runs behind the artefact.
+            The runs behind the artefact. Each is written with all its settings and its
+            accuracy, so that it counts wherever a paper prints a number for them.
         settings : dict or model
             The notebook's parameters.
         datasets : list of Dataset
@@ -274,6 +276,8 @@ class Artefact:
                 "method": r.spec.method,
                 "seed": r.spec.seed,
                 "rounds": r.spec.rounds,
+                "spec": r.spec.model_dump(mode="json"),
+                "accuracy": measured(r),
             }
             for r in results
         ]

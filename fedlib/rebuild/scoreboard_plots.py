@@ -4,7 +4,7 @@
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 # pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -19,9 +19,14 @@ from fedlib.rebuild.scoreboard import STATES
 COLOURS = {
     "reproduced": "#8fd0b8",
     "off": "#f0a882",
+    "reduced": "#f6e3a1",
+    "reference only": "#b9d3ee",
     "not run": "#e6e6e6",
+    "not implemented": "#ffffff",
     "not available": "#ffffff",
 }
+REFERENCE = "reference only"  # the colour of the released reading, beside ours too
+HATCHES = {"not implemented": "....", "not available": "/////"}
 ROW, FIELD, LETTER = 0.15, 0.37, 0.042  # inches: a row, a field's width, a letter's
 HEAD, TITLE = 0.4, 0.3  # inches: the legend, a panel's title
 TITLES = {
@@ -35,12 +40,12 @@ TITLES = {
 def gap_text(kind: str, number: float, ours: float) -> str:
     """Return how far ours is from a number, as its field says it.
 
-    Points of accuracy with their sign; counts and settings ``=`` or our value; of other
-    quantities ours over the paper's.
+    Points of accuracy, and of gains, with their sign; counts ``=`` or our value; of
+    other quantities ours over the paper's.
     """
     if pd.isna(ours):
         return ""
-    if kind == "points":
+    if kind in ("points", "gain"):
         return f"{ours - number:+.1f}".replace("-", "−")
     if kind == "exact":
         return "=" if ours == number else f"{ours:g}"
@@ -61,7 +66,8 @@ class _Panel(NamedTuple):
 
     @property
     def above(self) -> float:
-        return TITLE + 0.7 * LETTER * max(map(len, self.columns))
+        longest = max(map(len, self.columns))
+        return TITLE + 0.7 * LETTER * max(longest, 5 * bool(longest))
 
     @property
     def field(self) -> float:
@@ -70,7 +76,7 @@ class _Panel(NamedTuple):
     @property
     def over(self) -> float:
         """How far the last column's slanted label stands out to the right."""
-        return max(0.1, 0.75 * LETTER * len(self.columns[-1]) - FIELD / 2)
+        return max(0.1, 0.8 * LETTER * len(self.columns[-1]) - FIELD / 2)
 
     @property
     def width(self) -> float:
@@ -103,19 +109,36 @@ def _shelves(panels: list[_Panel]) -> list[list[_Panel]]:
     return shelves
 
 
+def _look(state: str) -> dict[str, Any]:
+    """Return how a field of a state is filled; without a number, how it is hatched."""
+    hatch = HATCHES.get(state)
+    edge = "#bbbbbb" if hatch else "white"
+    return {"facecolor": COLOURS[state], "edgecolor": edge, "hatch": hatch}
+
+
+def _parts(cell: Any) -> list[tuple[str, str]]:
+    """Return state and text of ours and of the released reading, where they ran."""
+    found = []
+    if cell.state != REFERENCE:
+        text = gap_text(cell.kind, cell.number, cell.ours) + "*" * cell.reduced
+        found.append((cell.state, text))
+    if not pd.isna(cell.reference):
+        text = gap_text(cell.kind, cell.number, cell.reference)
+        found.append((REFERENCE, text + "*" * cell.reference_reduced))
+    return found
+
+
 def _draw(ax: Axes, panel: _Panel) -> None:
     for cell in panel.part.itertuples():
         x, y = panel.columns.index(cell.setting), panel.rows.index(cell.row)
-        absent = cell.state == "not available"
-        style = {"edgecolor": "#bbbbbb" if absent else "white", "linewidth": 0.6}
-        style |= {
-            "facecolor": COLOURS[cell.state],
-            "hatch": "/////" if absent else None,
-        }
-        ax.add_patch(Rectangle((x, y), 1, 1, **style))
-        text = gap_text(cell.kind, cell.number, cell.ours)
-        text += "*" if cell.reduced else ""
-        ax.text(x + 0.5, y + 0.53, text, ha="center", va="center", fontsize=5)
+        parts = _parts(cell)
+        wide = 1 / len(parts)
+        for i, (state, text) in enumerate(parts):
+            box = (x + i * wide, y), wide, 1
+            ax.add_patch(Rectangle(*box, linewidth=0.6, **_look(state)))
+            middle = x + (i + 0.5) * wide
+            size = 5 if len(parts) == 1 else 4.5
+            ax.text(middle, y + 0.53, text, ha="center", va="center", fontsize=size)
     ax.set_xlim(0, len(panel.columns))
     ax.set_ylim(len(panel.rows), 0)
     ax.set_yticks([i + 0.5 for i in range(len(panel.rows))], panel.rows)
@@ -141,7 +164,8 @@ def board(cells: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     -------
     Figure, DataFrame
         The figure and the rows it drew. A field says how far ours is from the paper's
-        number (``gap_text``); a star marks a reduced budget.
+        number (``gap_text``), and beside it, or alone, how far the released reading is;
+        a star marks a reduced budget.
     """
     shelves = _shelves(_panels(cells))
     heads = [max(p.above for p in shelf) for shelf in shelves]
@@ -160,14 +184,15 @@ def board(cells: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
             fig.text(left / PAGE, high, panel.title, fontsize=7, fontweight="bold")
             x += panel.width
         top += head + body
+    there = set(cells["state"])
+    there |= {REFERENCE} if cells["reference"].notna().any() else set()
     handles = [
         Patch(
-            facecolor=colour,
-            edgecolor="#bbbbbb",
-            hatch="/////" if state == "not available" else None,
-            label=state,
+            label="reference" if state == REFERENCE else state,
+            **(_look(state) | {"edgecolor": "#bbbbbb"}),
         )
-        for state, colour in COLOURS.items()
+        for state in STATES
+        if state in there
     ]
-    fig.legend(handles=handles, loc="upper center", ncol=len(STATES), fontsize=6.5)
+    fig.legend(handles=handles, loc="upper center", ncol=len(handles), fontsize=6.5)
     return fig, cells.reset_index(drop=True)

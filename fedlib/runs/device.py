@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 from fedlib.blocks import virtual_images
+from fedlib.core import compiled
 from fedlib.core.local import Shards
 from fedlib.runs.federation import Federation
 
@@ -74,6 +76,12 @@ def describe(device: torch.device) -> str:
     if device.type != "cuda":
         return str(device)
     return f"{device} ({torch.cuda.get_device_name(device)})"
+
+
+def kernel() -> str:
+    """Return who computes convolutions on the CPU, with its version."""
+    name = compiled.chosen()
+    return f"{name} {version(name)}"
 
 
 class _Placing(TorchFunctionMode):

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isnan
+from typing import Any
 
 import pandas as pd
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor
 from fedlib import registry
 from fedlib.core.log import Log
 from fedlib.core.readouts import Rule
+from fedlib.data import DATASETS
 from fedlib.runs.spec import Spec, TestData
 
 
@@ -152,3 +155,28 @@ class Result:
         found = {n: v.flatten(1).mean(1) if v.ndim > 1 else v for n, v in group.items()}
         index = pd.RangeIndex(1, len(self.log.cohort) + 1, name="round")
         return pd.DataFrame({n: v.numpy() for n, v in found.items()}, index=index)
+
+
+def measured(result: Result) -> dict[str, Any] | None:
+    """Return what a run reached by its paper's rule, as JSON holds it, in percent.
+
+    Keys ``model``, ``rule`` and ``data`` say what it is the accuracy of; ``last``,
+    ``best``, ``best_round`` and ``mean_last5`` are as in ``Result.summary``. A run that
+    is tested on each group has ``groups``, the accuracy of each in the best round of
+    their mean. None where that rule was not recorded.
+    """
+    summary = result.summary()
+    rows = summary[summary["is_paper_rule"]]
+    if not len(rows):
+        return None
+    row = rows.iloc[0]
+    numbers = {n: round(100 * float(row[n]), 8) for n in ("last", "best", "mean_last5")}
+    named = {n: str(row[n]) for n in ("model", "rule", "data")}
+    found = {**named, **numbers, "best_round": int(row["best_round"])}
+    names = DATASETS[result.spec.dataset].groups
+    if result.spec.test == "groups" and names:
+        at = result.evaluated.index(found["best_round"])
+        each = 100 * result.accuracy(*result.paper_rule, "groups")[at]
+        told = [None if isnan(v) else round(v, 8) for v in each.tolist()]
+        found["groups"] = dict(zip(names, told, strict=True))
+    return found

@@ -32,7 +32,7 @@ from fedlib.core.method import Round
 from fedlib.core.nets import State
 from fedlib.core.tree import Tree, flatten, restore, tree_map
 from fedlib.data import Dataset, load
-from fedlib.runs.device import chosen, computing, describe, moved
+from fedlib.runs.device import chosen, computing, describe, kernel, moved
 from fedlib.runs.federation import Federation, federation, partition_of
 from fedlib.runs.results import Result
 from fedlib.runs.spec import Spec
@@ -266,6 +266,7 @@ def _compute(spec: Spec, home: Path, device: torch.device) -> dict[str, Tensor]:
         "sources": code_of(spec).parts,
         "deviations": fed.partition.deviations,
         "device": describe(device),
+        "kernel": kernel(),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }
     write_text(home / "spec.json", json.dumps(record, indent=1, sort_keys=True) + "\n")
@@ -277,12 +278,13 @@ def run(spec: Spec) -> Result:
 
     A run that was cut off goes on from its last round, with the same bits as an
     uninterrupted one. Two processes that ask for the same run compute it once.
-    ``FEDLIB_DEVICE`` says where; a result has the same key from every device.
+    ``FEDLIB_DEVICE`` says where and ``FEDLIB_KERNEL`` with which convolutions; a result
+    has the same key from all of them, and its record names them.
 
     Raises
     ------
     ValueError
-        ``FEDLIB_DEVICE`` names no device of this machine.
+        ``FEDLIB_DEVICE`` names no device of this machine, ``FEDLIB_KERNEL`` no kernel.
     DataError
         The data set is missing; the message says where it should be.
     NonFiniteError

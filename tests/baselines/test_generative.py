@@ -101,6 +101,7 @@ def captured_fit(monkeypatch, ctx, server, up):
 def test_fedgen_generator_loss_by_numpy(fid_weight, noise, monkeypatch):
     """Box 4 from uploads to the number that is minimised; class 2 was not processed."""
     switches = {"fid_weight": fid_weight, "noise": noise, "generator_steps": 50}
+    switches |= {"generator_batch": 32}
     ctx = context("fedgen", 2, number=12, **switches)
     server, _ = fedgen.init(ctx)
     states = [ctx.net.init(generator(5, k)) for k in range(2)]
@@ -153,7 +154,7 @@ def trained_server(ctx: Context) -> with_generator.Server:
 def test_fedgen_client_loss_by_numpy(monkeypatch):
     """Box 2 at t = 5 with 32 generated and 8 own: B_g / B = 4; a short batch of 5."""
     shards = toy_shards([24, 17])
-    ctx = context("fedgen", 2, number=6, noise="normal")
+    ctx = context("fedgen", 2, number=6, noise="normal", client_labels="reported")
     server, (_, mine) = trained_server(ctx), fedgen.init(ctx)
     down = fedgen.broadcast(ctx, server)
     torch.testing.assert_close(down.labels.share, torch.tensor([1, 1, 0, 1]) / 3)
@@ -222,7 +223,8 @@ def test_fedgen_without_latent_term_is_fedpa_without_prototypes():
         "fid_norm": "sum",
         "pj_counts": "seen_plus1",
         "gen_labels": "uniform_qualified",
-        "client_labels": "uniform_available",
+        "client_labels": "uniform_all",
+        "generator_rows": "batch_size",
         "div_pairs": "all",
         "div_metric": "l1mean_msemean",
         "moments": "reset",
@@ -263,6 +265,44 @@ def test_fedgen_numbers_that_travel(classes, down, up):
     assert message["protos"].floats == counted["protos"].floats == 0
 
 
+def test_fedgen_generates_as_many_as_a_batch_has(monkeypatch):
+    """Batches of 8 here; 8 noises are asked for in a step, or as many as given."""
+    for given, rows in ((None, 8), (12, 12)):
+        ctx = context("fedgen", 2, generator_batch=given)
+        last = play("fedgen", 1, [24, 17], generator_batch=given)[-1]
+        args = captured_fit(monkeypatch, ctx, last.server, last.up)
+        seen: list[int] = []
+        draw = generators.draw_noise
+
+        def counted(kind, rows, size, pick, seen=seen, draw=draw):
+            seen.append(rows)
+            return draw(kind, rows, size, pick)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(generators, "draw_noise", counted)
+            args["loss"]({k: v.clone() for k, v in args["state"].items()}, 0)
+        assert seen == [rows]
+    one = Training(batch_size=1)
+    with pytest.raises(ValueError, match="batch_size: got 1 with generator_batch=None"):
+        play("fedgen", 1, [24], training=one)
+
+
+def test_fedgen_clients_draw_classes_that_nobody_reported():
+    """Class 2 is held by a client that was in no cohort; class 3 by nobody."""
+    ctx = replace(context("fedgen"), held=(0, 1, 2))
+    server, _ = fedgen.init(ctx)
+    assert not bool(fedgen.broadcast(ctx, server).labels.share.any())  # round 1
+    server = server._replace(available=torch.tensor([True, True, False, False]))
+    shares = {
+        which: fedgen.broadcast(
+            replace(ctx, hp=fedgen.HP(client_labels=which)), server
+        ).labels.share.tolist()
+        for which in ("all", "reported")
+    }
+    assert shares["all"] == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0])
+    assert shares["reported"] == pytest.approx([1 / 2, 1 / 2, 0, 0])
+
+
 def test_fedgen_counts_what_was_processed_and_what_is_owned():
     """Two steps of 8 see 16 of 24 samples; the mean of the models weighs all 24."""
     training = Training(learning_rate=0.01, local_steps=2)
@@ -292,6 +332,8 @@ def test_fedgen_presets():
         preset(papers.TABLES["fedpa"].presets, "fedgen", "emnist")["generator_lr"]
         == 1e-4
     )
+    celeba = preset(papers.TABLES["fedpa"].presets, "fedgen", "celeba")
+    assert celeba["hidden"] == 128  # GENERATORCONFIGS of both programs
     slower = preset(papers.TABLES["fedpg"].presets, "fedgen", "cifar10")
     assert (slower["hidden"], slower["latent_weight"]) == (512, 1.0)
 

@@ -639,11 +639,13 @@ def test_calibration_is_the_first_step_of_torchs_adam(net):
 
 @pytest.mark.parametrize("batch_means", ["held", "all"])
 @pytest.mark.parametrize("epochs", [1, 2])
-def test_fedfa_is_a_plain_loop(batch_means, epochs):
+@pytest.mark.parametrize("moments", ["round", "step"])
+def test_fedfa_is_a_plain_loop(batch_means, epochs, moments):
     """Two rounds: the pull, Adam on the head after each batch, anchors by epoch."""
     training = Training(learning_rate=0.1, local_epochs=epochs)
     ctx = federation("fedfa", 3, training=training, batch_means=batch_means)
-    ctx = replace(ctx, hp=ctx.hp.model_copy(update={"calibration_rate": 0.01}))
+    changed = {"calibration_rate": 0.01, "calibration_moments": moments}
+    ctx = replace(ctx, hp=ctx.hp.model_copy(update=changed))
     shards = toy_shards(SIZES)
     server, mine = registry.method("fedfa").init(ctx)
     held, anchors = [row(mine.state, k) for k in range(3)], server.anchors
@@ -662,9 +664,18 @@ def test_fedfa_is_a_plain_loop(batch_means, epochs):
                     total = total + (z - fixed[label]).square().sum() / size
                 return 0.1 * total / 4
 
-            def after(weights, fixed=anchors):
+            going: dict[str, torch.optim.Adam] = {}  # the one that goes on
+
+            def after(weights, fixed=anchors, going=going):
                 head = {key: weights[key].detach().requires_grad_() for key in HEAD}
                 adam = torch.optim.Adam(list(head.values()), lr=0.01)
+                if moments == "round" and going:
+                    old = going["adam"]
+                    for new, was in zip(
+                        head.values(), old.param_groups[0]["params"], strict=True
+                    ):
+                        adam.state[new] = old.state[was]
+                going["adam"] = adam
                 with torch.enable_grad():
                     logits = fixed @ head["head.0.weight"].T + head["head.0.bias"]
                     F.cross_entropy(logits, torch.arange(4)).backward()

@@ -1,5 +1,6 @@
 """Communication: sizes by hand, and FedMPS's Table V from real runs."""
 
+from functools import cache
 from typing import NamedTuple
 
 import pytest
@@ -10,6 +11,7 @@ from fedlib.core import nets
 from fedlib.core.messages import Model, Size, as_model, sizes
 from fedlib.core.protos import Protos, empty
 from fedlib.runs import runner
+from fedlib.runs.results import Result
 
 
 class Message(NamedTuple):
@@ -80,14 +82,19 @@ def test_plain_tensors_and_trees_of_them():
     }
 
 
-def table_v(method: str, number: int, **changes) -> dict[tuple[str, str], int]:
+@cache
+def ran(method: str) -> Result:
+    """Return a run with the settings of Table V."""
+    return runner.run(papers.fedmps("noise", method, seed=1234, eval_every=2))
+
+
+def table_v(method: str, number: int) -> dict[tuple[str, str], int]:
     """Return what the method's paper counts in a round, from a real run."""
-    spec = papers.fedmps("noise", method, seed=1234, eval_every=2, **changes)
-    found = runner.run(spec).payload().query("round == @number")
+    found = ran(method).payload().query("round == @number")
     floats = found.set_index(["direction", "field"])["floats"]
     return {
         (entry.direction, entry.field): int(floats[entry.direction, entry.field])
-        // (spec.clients if entry.once else 1)
+        // (ran(method).spec.clients if entry.once else 1)
         for entry in registry.method(method).counted
     }
 
@@ -121,8 +128,7 @@ def test_table_v(method, wanted):
 
 @pytest.mark.parametrize("method", ["fedavg", "fedproto", "fedgkd", "fedmps"])
 def test_nothing_is_broadcast_in_round_1_and_everything_to_each_in_round_2(method):
-    spec = papers.fedmps("noise", method, seed=1234, eval_every=2)
-    found = runner.run(spec).payload().query("direction == 'down'")
+    found = ran(method).payload().query("direction == 'down'")
     first, second = (found.query("round == @t") for t in (1, 2))
     assert len(first) == len(second) > 0
     assert (first[["floats", "ints"]] == 0).all(axis=None)

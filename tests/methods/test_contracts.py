@@ -5,6 +5,7 @@ weights stand in ``KNOBS``.
 """
 
 import copy
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple, get_args
@@ -137,21 +138,39 @@ KNOBS = {
 }
 
 
-def toy(case: Case, clients: int, *, like: str | None = None, **changes) -> Context:
-    """Return a case's toy federation; ``like`` names the method whose net it takes."""
-    house = like or case.name
-    settings = {"net": toy_net(house), "training": TOY_TRAINING.get(house)}
+def house(name: str) -> dict:
+    """Return the net and the training of a method's toy federation."""
+    return {"net": toy_net(name), "training": TOY_TRAINING.get(name)}
+
+
+def toy(case: Case, clients: int, **changes) -> Context:
+    """Return a case's toy federation."""
+    settings = house(case.name)
     settings |= TOY.get(case.name, {}) | case.hp
     return toy_context(registry.method(case.name), clients, **(settings | changes))
 
 
-def play(
-    case: Case | str, count: int, *, sizes=SIZES, start=None, **changes
-) -> list[Round]:
+def stepping(
+    case: Case | str, *, sizes=SIZES, start=None, **changes
+) -> Iterator[Round]:
     case = Case(case, {}) if isinstance(case, str) else case
     ctx = toy(case, len(sizes), **changes)
-    stepping = rounds(registry.method(case.name), ctx, toy_shards(sizes), start=start)
-    return list(islice(stepping, count))
+    return rounds(registry.method(case.name), ctx, toy_shards(sizes), start=start)
+
+
+def play(case: Case | str, count: int, **changes) -> list[Round]:
+    return list(islice(stepping(case, **changes), count))
+
+
+PLAYED: dict[str, list[Round]] = {}
+
+
+def straight(case: Case | str, **changes) -> list[Round]:
+    """Return three rounds of four clients, which several laws compare with."""
+    name = f"{case} {changes}"
+    if name not in PLAYED:
+        PLAYED[name] = play(case, 3, **changes)
+    return PLAYED[name]
 
 
 def assert_same(one, other, **tolerance):
@@ -168,7 +187,7 @@ EXACT = {"rtol": 0, "atol": 0}
 
 @every_case
 def test_same_generator_same_bits_and_inputs_stay(case):
-    first, second = play(case, 2)
+    first, second, _ = straight(case)
     again = play(case, 2)
     assert_same(second.mine, again[1].mine, **EXACT)
     assert_same(second.server, again[1].server, **EXACT)
@@ -187,12 +206,9 @@ def test_same_generator_same_bits_and_inputs_stay(case):
 
 @every_case
 def test_chunk_size_does_not_matter(case):
-    """Nine clients of unequal size: one at a time, four, and all at once."""
-    sizes = [8 + 3 * (k % 5) for k in range(9)]
-    together = play(case, 2, sizes=sizes)[-1]
-    for chunk in (1, 4):
-        apart = play(case, 2, sizes=sizes, chunk=chunk)[-1]
-        assert_same(together.mine, apart.mine, rtol=0, atol=1e-5)
+    """Four clients of unequal size: three and one, and all at once."""
+    apart = play(case, 2, chunk=3)[-1]
+    assert_same(straight(case)[1].mine, apart.mine, rtol=0, atol=1e-5)
 
 
 @every_case
@@ -205,12 +221,11 @@ def test_client_order_does_not_matter(case):
     down = method.broadcast(ctx, server)
     order = [2, 0, 3, 1]
     place = torch.tensor(order)
-    _, up, _ = method.client(ctx, down, mine, shards)
+    as_they_are, up, _ = method.client(ctx, down, mine, shards)
     shuffled, up_shuffled, _ = method.client(ctx, down, mine, shards.cohort(order))
-    straight, _, _ = method.client(ctx, down, mine, shards)
     for key, value in flatten(shuffled).items():
         torch.testing.assert_close(
-            value, flatten(straight)[key][place], rtol=0, atol=1e-6
+            value, flatten(as_they_are)[key][place], rtol=0, atol=1e-6
         )
     merged, _ = method.merge(ctx, server, up)
     merged_shuffled, _ = method.merge(ctx, server, up_shuffled)
@@ -226,15 +241,14 @@ def test_client_order_does_not_matter(case):
 @every_case
 def test_small_and_empty_clients(case, sizes):
     """One client, one sample, an empty member, a class that most lack."""
-    last = play(case, 2, sizes=sizes)[-1]
+    first, last = play(case, 2, sizes=sizes)
     for value in flatten(last.server).values():
         assert torch.isfinite(value.float()).all()
     for client, size in enumerate(sizes):
         if size == 0 and registry.method(case.name).finish is None:
-            first = flatten(play(case, 1, sizes=sizes)[0].mine)
             method = registry.method(case.name)
             start = flatten(method.init(toy(case, len(sizes)))[1])
-            for key, value in first.items():
+            for key, value in flatten(first.mine).items():
                 assert torch.equal(value[client], start[key][client]), key
 
 
@@ -246,20 +260,19 @@ def test_a_cohort_without_samples_is_refused(case):
 
 @every_case
 def test_state_survives_save_and_load(case):
-    straight = play(case, 3)
-    kept = straight[1]
+    _, kept, last = straight(case)
     state = {"server": kept.server, "mine": kept.mine}
     stored = load(save({k: v.contiguous().clone() for k, v in flatten(state).items()}))
     back = restore(state, stored)
     resumed = play(case, 1, start=(2, back["server"], back["mine"]))[0]
     assert resumed.number == 3
-    assert_same(resumed.mine, straight[2].mine, **EXACT)
-    assert_same(resumed.server, straight[2].server, **EXACT)
+    assert_same(resumed.mine, last.mine, **EXACT)
+    assert_same(resumed.server, last.server, **EXACT)
 
 
 @every_case
 def test_uploads_do_not_grow_with_samples(case):
-    small, large = play(case, 1, sizes=[9, 9])[0], play(case, 1, sizes=[90, 9])[0]
+    small, large = play(case, 1, sizes=[9, 9])[0], play(case, 1, sizes=[35, 9])[0]
     shapes = [{k: v.shape for k, v in flatten(r.up).items()} for r in (small, large)]
     assert shapes[0] == shapes[1]
 
@@ -268,7 +281,7 @@ def test_uploads_do_not_grow_with_samples(case):
 def test_records_with_class_counts_are_declared(case):
     """``Method.per_class``, beside what a client does upload, in rounds and once."""
     method, ctx, shards = registry.method(case.name), toy(case, 4), toy_shards(SIZES)
-    after = next(rounds(method, ctx, shards))
+    after = straight(case)[0]
     uploads = [after.up]
     if method.survey is not None:
         uploads.append(method.survey(ctx, after.server, after.mine, shards))
@@ -308,15 +321,16 @@ def test_beats_chance_within_five_rounds(case):
     shards = toy_shards([64, 64])
     long = {"retrain_steps": 100, "retrain_epochs": 100}  # a fresh head every round
     ctx = toy(case, 2, **(long if case.name == "fedhpro" else {}))
-    last = list(islice(rounds(method, ctx, shards), 5))[-1]
-    models = method.models(ctx, last.server, last.mine)
     owns = torch.ones(2, 4, dtype=torch.bool)
-    right = readouts.evaluate(ctx.net, models, owns, shards, shards)
-    accuracy = (
-        right["accuracy/" + "/".join(method.rule(ctx.hp))].sum()
-        / right["samples"].sum()
-    )
-    assert accuracy > 0.6  # chance is 0.25
+    found = "accuracy/" + "/".join(method.rule(ctx.hp))
+    accuracy = []
+    for after in islice(rounds(method, ctx, shards), 5):
+        models = method.models(ctx, after.server, after.mine)
+        right = readouts.evaluate(ctx.net, models, owns, shards, shards)
+        accuracy.append(float(right[found].sum() / right["samples"].sum()))
+        if after.number > 2 and accuracy[-1] > 0.6:
+            break
+    assert accuracy[-1] > 0.6  # chance is 0.25
 
 
 @every_case
@@ -332,12 +346,16 @@ def test_nothing_non_finite_is_merged(case):
 def test_reduction_and_knob(name):
     """Neutral settings equal the simpler method bit for bit; the knob moves weights."""
     neutral, simpler, active = KNOBS[name]
-    plain = flatten(play(simpler, 3, like=name)[-1].mine.state)
+    plain = [flatten(after.mine.state) for after in straight(simpler, **house(name))]
     reduced = flatten(play(name, 3, **neutral)[-1].mine.state)
-    for key, value in plain.items():
+    for key, value in plain[-1].items():
         assert torch.equal(value, reduced[key]), key
-    moved = flatten(play(name, 3, **active)[-1].mine.state)
-    assert any(not torch.allclose(plain[k], moved[k], atol=1e-4) for k in plain)
+    turned = (flatten(after.mine.state) for after in stepping(name, **active))
+    assert any(
+        not torch.allclose(value, other[key], atol=1e-4)
+        for same, other in zip(plain, turned, strict=False)
+        for key, value in same.items()
+    )
 
 
 def test_fedavg_with_one_client_is_local_training():

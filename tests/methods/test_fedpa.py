@@ -997,17 +997,9 @@ def test_the_reference_variant_fills_every_switch():
         HP(generator_batch=1)
 
 
-@pytest.fixture
-def double_precision():
-    """Compute in float64: what the order of a sum rounds is far below any effect."""
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
 @pytest.mark.parametrize("order", [[2, 0, 1], [1, 2, 0]])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_order_of_uploads_does_not_matter(variant, order, double_precision):
+def test_the_order_of_uploads_does_not_matter(variant, order, float64):
     shards = toy_shards([24, 17, 9])
     shards = shards._replace(x=shards.x.double())
     ctx = context(3, variant=variant)

@@ -3,7 +3,6 @@
 import copy
 import math
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations, islice
 
@@ -39,14 +38,6 @@ def small_generators(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the generators' architecture and make them narrow."""
     monkeypatch.setattr(image_generators, "HIDDEN", (16, 32))
     monkeypatch.setattr(image_generators, "CHANNELS", (16, 8, 8, 8))
-
-
-@pytest.fixture
-def float64() -> Iterator[None]:
-    """Compute in float64, where Adam does not act on rounding."""
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def rand(*shape: int, name: str = "x") -> torch.Tensor:
@@ -647,14 +638,13 @@ def test_the_generator_goes_on_from_round_to_round():
 
 def test_a_plain_virtual_order_covers_all_images_and_differs_by_client_and_round():
     ctx = context(virtual_per_class=5, v_batch_size=8)
-    batches = fedpg.virtual_batches(ctx, 0)
+    first, second = virtual_data.plans(ctx, [0, 1]).values()
+    batches = first
     assert [len(b) for b in batches] == [8, 8, 4]
     assert sorted(torch.cat(batches).tolist()) == list(range(20))
-    assert torch.equal(torch.cat(batches), torch.cat(fedpg.virtual_batches(ctx, 0)))
-    for other in (
-        fedpg.virtual_batches(ctx, 1),
-        fedpg.virtual_batches(replace(ctx, round=2), 0),
-    ):
+    again = virtual_data.plans(ctx, [0])[0]
+    assert torch.equal(torch.cat(batches), torch.cat(again))
+    for other in (second, virtual_data.plans(replace(ctx, round=2), [0])[0]):
         assert not torch.equal(torch.cat(batches), torch.cat(other))
 
 
@@ -663,7 +653,7 @@ def test_a_plain_virtual_order_covers_all_images_and_differs_by_client_and_round
 )
 def test_balanced_virtual_batches_hold_all_classes_alike(size, per_class, sizes):
     ctx = context(virtual_per_class=5, v_batch_size=size, v_batch_balanced=True)
-    batches = fedpg.virtual_batches(ctx, 0)
+    batches = virtual_data.plans(ctx, [0])[0]
     assert [len(b) for b in batches] == sizes
     assert sorted(torch.cat(batches).tolist()) == list(range(20))
     labels = fedpg.virtual_labels(ctx)

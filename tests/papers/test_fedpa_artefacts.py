@@ -153,3 +153,16 @@ def test_an_artefact_whose_runs_are_a_mapping_is_current_until_their_order_chang
     turned = dict(reversed(mine.parameters["runs"].items()))
     later = now | {"parameters": mine.parameters | {"runs": turned}}
     assert len(artefacts.why_stale(mine, later)) == 1
+
+
+@pytest.mark.parametrize("preset", ["quick", "cpu", "paper"])
+def test_fedavg_is_compared_with_its_moments_kept_too(preset):
+    """FedPA's clients keep theirs; the paper does not say what others' do."""
+    mine = artefacts.prepare("fedpa/table2", preset)
+    cells = study.grid("fedpa", mine.parameters)
+    kept = {
+        label: spec.training.keep_moments
+        for label, spec in zip(cells.cells["method"], cells.specs, strict=True)
+        if spec.method == "fedavg"
+    }
+    assert kept == {"fedavg": False, "FedAvg, moments kept": True}

@@ -107,6 +107,31 @@ def test_a_released_variant_is_a_row_of_table_and_figures():
     assert "FedPA (reference)" in found
 
 
+def test_no_name_lies_on_the_line_of_the_method_that_is_silent():
+    """Two names of a column at the line, and one alone under it; 16 others apart."""
+    own = {"local": 0.6, "fedmps": 0.61, "FedMPS (reference)": 0.6, "gfpl": 0.59}
+    own |= {name: 0.3 + 0.03 * i for i, name in enumerate(list(METHODS)[-16:])}
+    sent = {"gfpl": 0.3} | dict.fromkeys(("fedmps", "FedMPS (reference)"), 0.1)
+    means = pd.DataFrame(
+        {"method": name, "own": value, "megabytes": sent.get(name, 1.0)}
+        for name, value in own.items()
+    )
+    fig, _ = leaderboard_plots.bytes_page(means.assign(partition="lda"), means)
+    ax = fig.subfigs[0].axes[0]
+    fig.canvas.draw()
+    line = ax.transData.transform((1.0, 0.6))[1]
+    named = {t.get_text(): t for t in ax.texts if "sends nothing" not in t.get_text()}
+    assert {"GFPL", "FedMPS", "FedMPS (reference)"} <= set(named)
+    heights = []
+    for name, text in named.items():
+        box = text.get_window_extent()
+        # the box has room for letters below the baseline, which these names lack
+        assert not box.y0 + 0.25 * box.height < line < box.y1, name
+        heights.append((box.y0 + box.y1) / 2)
+    assert max(heights) < ax.bbox.y1
+    assert min(heights) > ax.bbox.y0
+
+
 @pytest.mark.parametrize("dataset", leaderboard.SETTINGS)
 def test_every_partition_has_a_printed_name(dataset):
     assert list(leaderboard.SETTINGS[dataset].partitions) == list(

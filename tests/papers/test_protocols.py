@@ -1,12 +1,12 @@
 """The papers' settings of every data set: legal, as the sheets say, and runnable."""
 
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 import torch
 
@@ -19,8 +19,9 @@ from fedlib.data import Transform
 from fedlib.partitions import LDA, NID1, CappedDirichlet, DomainSkew, NwayKshot, Users
 from fedlib.runs import runner
 from fedlib.runs.federation import federation
+from fedlib.runs.reports import REFERENCE
 from fedlib.runs.spec import Spec
-from tests.conftest import TOY, toy_context
+from tests.conftest import TOY, copied, toy_context
 from tests.data.test_leaf import users, write, write_faces
 
 ALL = [(paper, name) for paper, sets in papers.PAPERS.items() for name in sets]
@@ -266,7 +267,8 @@ def passes(spec: Spec) -> list[int]:
 
 def test_fedpas_twenty_are_batches_or_passes_over_the_data():
     """Algorithm 1: 20 steps. Section V-A3: 20 times the whole batches of 16."""
-    of = {"clients": 3, "partition": {"scheme": "lda", "alpha": 5.0}}
+    few = {"scheme": "nway_kshot", "ways": 5, "shots": 13, "test_shots": 4}
+    of = {"clients": 3, "partition": few}
     sizes = federation(papers.fedpa("digits", "fedavg", **of)).train.sizes().tolist()
     assert min(sizes) >= 32
     for method in ("fedavg", "fedpa"):
@@ -294,6 +296,16 @@ def test_a_cut_of_fedpas_twenty_is_told():
     assert cut == ["reduced budget: fashion, 5 of 20 local epochs"]
     cut = told(training={"local_steps": 4})
     assert cut == ["reduced budget: fashion, 4 of 20 local steps"]
+
+
+def test_fedmps_draws_clients_as_its_table_2_prints():
+    printed = pd.read_csv(REFERENCE / "fedmps" / "table2.csv")
+    assert len(printed) == 6
+    for row in printed.to_dict("records"):
+        dataset = row.pop("dataset")
+        drawn = papers.fedmps(dataset, "fedmps").partition.model_dump()
+        ours = {name: drawn[name] for name in row if name != "classes"}
+        assert ours | {"classes": data.DATASETS[dataset].classes} == row
 
 
 def test_fedpa_on_faces(source):
@@ -346,11 +358,11 @@ SIXTH = {
     """,
     "protocols": """
         from fedlib.papers.protocol import Paper, Protocol, spec_of
-        from fedlib.papers.source import Source
+        from fedlib.papers.source import Accuracies
         from fedlib.partitions import LDA
         PRESETS = {"fedprox": {"*": {"prox_weight": 7.0}}}
         SIXTH = {"digits": Protocol("digits_bn", LDA(alpha=0.3), 9)}
-        PAPER = Paper(SIXTH, PRESETS, sources=(Source("sixth", "table1", "mean"),))
+        PAPER = Paper(SIXTH, PRESETS, sources=(Accuracies("sixth", "table1"),))
         def sixth(dataset, method, **changes):
             return spec_of(PAPER, dataset, method, **changes)
     """,
@@ -376,9 +388,7 @@ assert papers.fedpg("digits", "fedprox").hp["prox_weight"] == 0.01
 
 
 def test_a_sixth_paper_is_one_folder_and_one_line(tmp_path: Path):
-    home = Path(papers.__file__).parents[1]
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(home, tmp_path / "fedlib", ignore=ignored)
+    copied(tmp_path)
     added = tmp_path / "fedlib/papers/sixth"
     added.mkdir()
     for name, text in SIXTH.items():

@@ -4,14 +4,15 @@ import importlib.util
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedlib.rebuild import artefacts
 from fedlib.runs import runner
 from fedlib.support.paths import ROOT
+from tests.conftest import copied
 
 found = importlib.util.spec_from_file_location(
     "carry_keys", ROOT / "tools" / "carry_keys.py"
@@ -22,45 +23,45 @@ tool = importlib.util.module_from_spec(found)
 found.loader.exec_module(tool)
 
 NAME = "fedpg/fig3"  # one run of FedAvg
-KEY = """
-from fedlib.rebuild import artefacts
-from fedlib.runs import runner
-print(runner.key(artefacts.prepare("fedpg/fig3", "quick").specs[0]))
-"""
 
 
 def checkout(home: Path, old: str, new: str) -> Path:
     """Return a folder with what an artefact needs, its code edited everywhere."""
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "fedlib", home / "fedlib", ignore=ignored)
+    copied(home)
     for file in (f"notebooks/papers/{NAME}.ipynb", f"params/quick/{NAME}.yaml"):
         (home / file).parent.mkdir(parents=True)
         shutil.copy(ROOT / file, home / file)
     edited = 0
     for path in (home / "fedlib").rglob("*.py"):
         text = path.read_text(encoding="utf-8")
-        edited += text.count(old)
-        path.write_text(text.replace(old, new), encoding="utf-8")
+        if old in text:
+            edited += 1
+            path.write_text(text.replace(old, new), encoding="utf-8")
     assert edited
     return home
 
 
-def carry(old: Path, figures: Path) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(ROOT / "tools" / "carry_keys.py")]
-    command += [str(old), str(figures), "--rounds", "2", "--write"]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+@pytest.fixture
+def once(monkeypatch):
+    """Ask each question once: a process that imports the library costs seconds."""
+    ask, told = tool.ask, {}
+
+    def answer(code: str, home: Path, given: Any, limit: float | None = None) -> Any:
+        asked = json.dumps([code, str(home), given])
+        if asked not in told:
+            told[asked] = ask(code, home, given, limit)
+        return told[asked]
+
+    monkeypatch.setattr(tool, "ask", answer)
 
 
 @pytest.mark.slow  # processes that import the library
 def test_a_run_is_carried_over_where_the_old_code_gives_the_same_bits(
-    tmp_path, own_cache
+    tmp_path, own_cache, once, capsys
 ):
     there = checkout(tmp_path / "old", "client_weights", "weights_of_clients")
-    command = [sys.executable, "-c", KEY]
-    printed = subprocess.run(
-        command, cwd=there, capture_output=True, text=True, check=True
-    )
-    before, spec = printed.stdout.strip(), artefacts.prepare(NAME, "quick").specs[0]
+    spec = artefacts.prepare(NAME, "quick").specs[0]
+    ((*_, before),) = tool.ask(tool.SPECS, there, [[NAME, "quick"]])
     after = runner.key(spec)
     assert before != after
     kept = own_cache / "runs" / before
@@ -73,13 +74,14 @@ def test_a_run_is_carried_over_where_the_old_code_gives_the_same_bits(
     file = tmp_path / "figures" / "fig3.json"
     file.parent.mkdir()
     file.write_text(json.dumps(record))
-    done = carry(there, file.parent)
-    assert done.returncode == 1, done.stderr  # one key is nobody's
-    assert f"{'0' * 20} -> left: fedavg digits" in done.stdout
+    arguments = [str(there), str(file.parent), "--rounds", "2", "--write"]
+    assert tool.main(arguments) == 1  # one key is nobody's
+    printed = capsys.readouterr().out
+    assert f"{'0' * 20} -> left: fedavg digits" in printed
     found = json.loads(file.read_text())["runs"]
     assert [run["key"] for run in found] == [after, "0" * 20]
     assert runner.pending([spec]) == []
-    assert "same bits in 2 rounds" in done.stdout
+    assert "same bits in 2 rounds" in printed
     assert kept.exists()
 
 

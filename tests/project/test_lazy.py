@@ -23,6 +23,23 @@ def fresh(code: str) -> str:
     return done.stdout
 
 
+FORKS = """
+import os, sys, torch
+for code in {codes}:
+    child = os.fork()
+    if child == 0:
+        exec(code, {{}})
+        sys.stdout.flush()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def after_torch(*codes: str) -> list[str]:
+    """Return the lines that processes print which have imported torch alone."""
+    return fresh(FORKS.format(codes=codes)).splitlines()
+
+
 def imported_by(code: str) -> set[str]:
     last = "\nimport sys; print(' '.join({n.split('.')[0] for n in sys.modules}))"
     return set(fresh(code + last).splitlines()[-1].split())
@@ -54,21 +71,17 @@ def test_fedlib_alone_imports_nothing_heavy():
     assert not found & HEAVY
 
 
-def test_settings_of_papers_import_torch_and_no_library_of_a_reader_or_a_table():
+def test_settings_and_runs_import_no_library_of_another_reader_or_a_table():
     """``torch._dynamo``, torch's compiler, comes with torchvision's operators."""
-    code = "from fedlib import Spec, papers; papers.fedmps('flowers', 'fedmps')"
+    settings = "from fedlib import Spec, papers; papers.fedmps('flowers', 'fedmps')"
+    loads = "from fedlib import data; data.load('noise')"
     last = "import sys; print(' '.join(sys.modules))"
-    found = set(fresh(f"{code}\n{last}").split())
-    assert "torch" in found
-    heavy = {"torchvision", "pandas", "scipy", "sklearn", "matplotlib", "pyarrow"}
-    assert not found & (heavy | {"torch._dynamo", "papermill", "IPython"})
-
-
-def test_a_run_imports_what_its_data_need_and_no_other_reader():
-    code = "from fedlib import data; data.load('noise')"
-    found = imported_by(code)
-    assert "torch" in found
-    assert not found & {"torchvision", "sklearn", "scipy", "pandas", "pyarrow"}
+    told = after_torch(f"{settings}\n{last}", f"{loads}\n{last}")
+    papers, run = (set(line.split()) for line in told)
+    readers = {"torchvision", "pandas", "scipy", "sklearn", "pyarrow"}
+    assert "torch" in papers & run
+    assert not (papers | run) & readers
+    assert not papers & {"torch._dynamo", "matplotlib", "papermill", "IPython"}
 
 
 @pytest.mark.parametrize("what", ["artefacts", "notebooks", "methods", "datasets"])
@@ -98,13 +111,20 @@ def test_the_public_surface_is_pinned():
     assert fedlib.__all__ == sorted(FUNCTIONS + MODULES + PINNED)
 
 
-def test_every_public_name_is_there_and_of_its_home():
+def test_every_public_name_is_of_its_home_whatever_was_imported_before():
     code = "import fedlib; print([getattr(fedlib, n).__name__ for n in fedlib.__all__])"
+    name = "name = fedlib.federation.__name__"
+    module = "from fedlib.runs.federation import Federation as F"
+    told = "print(name, F is fedlib.Federation)"
+    first = ["import fedlib.runs.federation", "import fedlib.runs.runner"]
+    others = ["\n".join([line, name, module, told]) for line in first]
+    names, *federations = after_torch(code, *others)
+    assert federations == ["federation True"] * 2
     homes = {n: f"{fedlib._HOMES[n]}.{n}" for n in MODULES} | {
         "papers": "fedlib.papers"
     }
     homes["registry"] = "fedlib.registry"
-    assert fresh(code) == f"{[homes.get(n, n) for n in fedlib.__all__]}\n"
+    assert names == str([homes.get(n, n) for n in fedlib.__all__])
     assert set(fedlib.__all__) <= set(dir(fedlib))
 
 
@@ -113,13 +133,3 @@ def test_modules_are_attributes_and_unknown_names_are_not():
     assert not hasattr(fedlib, "lossses")
     with pytest.raises(ImportError, match="lossses"):
         exec("from fedlib import lossses")
-
-
-@pytest.mark.parametrize(
-    "first", ["import fedlib.runs.federation", "import fedlib.runs.runner"]
-)
-def test_federation_is_the_function_whatever_was_imported_before(first):
-    name = "name = fedlib.federation.__name__"
-    module = "from fedlib.runs.federation import Federation as F"
-    told = "print(name, F is fedlib.Federation)"
-    assert fresh("\n".join([first, name, module, told])) == "federation True\n"

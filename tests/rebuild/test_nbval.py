@@ -9,7 +9,7 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 
-from fedlib.rebuild import make
+from fedlib.rebuild import kernels
 from fedlib.support import paths
 
 SHOWN = "def double(x):\n    return 2 * x\n"
@@ -40,8 +40,8 @@ def test_kept_outputs_pass_and_drift_fails(tmp_path: Path, monkeypatch):
     module.write_text(SHOWN)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(paths.ROOT), str(tmp_path)]))
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in CELLS])
-    with make.own_kernel():
-        NotebookClient(book, kernel_name=make.KERNEL).execute(cwd=str(tmp_path))
+    with kernels.own_kernel():
+        NotebookClient(book, kernel_name=kernels.KERNEL).execute(cwd=str(tmp_path))
     kept = [out for cell in book.cells for out in cell.outputs]
     assert [out.output_type for out in kept] == [
         "display_data",  # both sources shown

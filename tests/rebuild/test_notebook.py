@@ -18,13 +18,16 @@ import torch
 from IPython.core.interactiveshell import InteractiveShell
 from pydantic import BaseModel, ConfigDict
 
+from fedlib import papers
 from fedlib.core import losses
+from fedlib.core.log import Log
 from fedlib.draw.plot import RC, bars
 from fedlib.draw.tables import render
 from fedlib.methods import fedpg
 from fedlib.rebuild import notebook
 from fedlib.runs.notes import Note
-from fedlib.runs.spec import SettingError
+from fedlib.runs.results import Result
+from fedlib.runs.spec import SettingError, Spec
 from fedlib.support import paths
 
 
@@ -201,8 +204,16 @@ def test_settings_need_an_executed_parameters_cell(kernel):
 
 
 def fake_result(seed: int) -> Any:
-    spec = SimpleNamespace(dataset="digits", method="fedmps", seed=seed, rounds=4)
-    return SimpleNamespace(key=f"key{seed}", spec=spec)
+    """Return a run of ten clients, right in 1, 3 and 2 of 4 samples in its rounds."""
+    spec = papers.fedmps("digits", "fedmps", seed=seed, rounds=4)
+    right = torch.tensor([[1], [3], [2]]).expand(3, 10)
+    log = {
+        "evaluated": torch.tensor([1, 2, 4]),
+        "samples": torch.full((1, 10), 4),
+        "accuracy/personal/nearest_own": right,
+        "accuracy/personal/head_all": right * 0,
+    }
+    return Result(spec, f"key{seed}", Log.of(log))
 
 
 DATA: Any = SimpleNamespace(name="digits", title="Digits", fingerprint="abc")
@@ -247,6 +258,12 @@ def test_provenance_says_where_the_numbers_come_from():
     assert set(versions) == {"python", "torch", "numpy", "fedlib"}
     assert versions["torch"] == torch.__version__
     run = {"dataset": "digits", "method": "fedmps", "rounds": 4}
+    run["accuracy"] = {
+        **{"model": "personal", "rule": "nearest_own", "data": "clients"},
+        **{"last": 50.0, "best": 75.0, "best_round": 2, "mean_last5": 50.0},
+    }
+    for found in record["runs"]:  # all settings: the same run can be made again of them
+        assert Spec.of(**found.pop("spec")) == fake_result(found["seed"]).spec
     assert record == {
         "artefact": "fedmps/table3",
         "preset": "quick",

@@ -4,6 +4,7 @@ There need be no GPU here: a pretended one has a GPU's rules and the CPU's numbe
 """
 
 import json
+from importlib.metadata import version
 from unittest import mock
 
 import numpy as np
@@ -88,6 +89,16 @@ def test_the_command_refuses_it_too(monkeypatch):
     assert "\ndevice       cpu\n" in CliRunner().invoke(cli.main, ["doctor"]).output
 
 
+def test_the_doctor_names_the_kernel(monkeypatch):
+    monkeypatch.setenv("FEDLIB_KERNEL", "torch")
+    found = CliRunner().invoke(cli.main, ["doctor"]).output
+    assert f"\nkernel       torch {version('torch')}\n" in found
+    monkeypatch.setenv("FEDLIB_KERNEL", "gcc")
+    found = CliRunner().invoke(cli.main, ["doctor"])
+    assert found.exit_code == 1
+    assert "FEDLIB_KERNEL: got 'gcc'" in found.output
+
+
 def test_a_run_records_its_device_and_is_found_from_every_device(there):
     spec = small()
     before = runner.key(spec)
@@ -95,6 +106,7 @@ def test_a_run_records_its_device_and_is_found_from_every_device(there):
     assert result.key == before
     record = json.loads((runner.folder(spec) / "spec.json").read_text())
     assert record["device"] == str(GPU)
+    assert record["kernel"].startswith("numba ")
 
 
 def test_code_that_names_devices_is_no_part_of_a_key():

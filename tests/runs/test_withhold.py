@@ -24,6 +24,7 @@ from tests.methods.test_contracts import (
     Case,
     assert_same,
     every_case,
+    straight,
     toy,
 )
 
@@ -72,13 +73,10 @@ def test_what_a_method_does_not_declare_is_refused_whatever_its_annotations_say(
 
 @counted
 def test_withholding_classes_of_less_than_one_sample_changes_no_bit(case):
-    plain = list(
-        islice(rounds(registry.method(case.name), toy(case, 4), toy_shards(SIZES)), 2)
-    )
-    kept = played(case, 1)
-    assert_same(plain[-1].server, kept[-1].server, **EXACT)
-    assert_same(plain[-1].mine, kept[-1].mine, **EXACT)
-    assert plain[-1].sent == kept[-1].sent
+    plain, kept = straight(case)[1], played(case, 1)[1]
+    assert_same(plain.server, kept.server, **EXACT)
+    assert_same(plain.mine, kept.mine, **EXACT)
+    assert plain.sent == kept.sent
 
 
 @counted

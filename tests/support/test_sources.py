@@ -4,10 +4,10 @@ import ast
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -21,7 +21,7 @@ from fedlib.runs.spec import Spec
 from fedlib.support import sources
 from fedlib.support.paths import ROOT
 from fedlib.support.sources import SourceError
-from tests.conftest import TOY, TOY_TRAINING, toy_net
+from tests.conftest import TOY, TOY_TRAINING, copied, toy_net
 
 METHODS = list(registry.METHODS)
 SCHEMES = [
@@ -148,12 +148,12 @@ NOT_HASHED = {  # where things are stored, shown and checked; who draws and read
     "fedlib.support.files",
     "fedlib.runs.spec",
     "fedlib.registry",
-    "fedlib.support.sources",
     "fedlib.partitions",
 }
-NOT_HASHED_ROOMS = ("fedlib.data.", "fedlib.partitions.")
+NOT_HASHED_ROOMS = ("fedlib.data.", "fedlib.partitions.", "fedlib.support.sources.")
 
 
+@cache
 def definitions(path: Path) -> dict[int, str]:
     """Return for each line the definition at the top level that it belongs to."""
     found = {}
@@ -169,18 +169,16 @@ def definitions(path: Path) -> dict[int, str]:
 
 def executed(act: Callable[[], object]) -> set[tuple[str, str]]:
     """Return the functions of fedlib that run: (module, definition)."""
-    package, codes = ROOT / "fedlib", set()
+    package, codes, before = ROOT / "fedlib", set(), sys.gettrace()
 
-    def note(frame: FrameType, event: str, _: object) -> None:
-        if event == "call":
-            codes.add(frame.f_code)
+    def note(frame: FrameType, event: str, _: object) -> None:  # of calls alone
+        codes.add(frame.f_code)
 
-    sys.setprofile(note)
+    sys.settrace(note)
     try:
         act()
     finally:
-        sys.setprofile(None)
-    lines: dict[str, dict[int, str]] = {}
+        sys.settrace(before)
     found = set()
     for code in codes:
         path = Path(code.co_filename)
@@ -188,16 +186,16 @@ def executed(act: Callable[[], object]) -> set[tuple[str, str]]:
             continue
         inner = path.relative_to(package).with_suffix("").parts
         module = ".".join(("fedlib", *inner)).removesuffix(".__init__")
-        lines.setdefault(module, definitions(path))
-        found.add((module, lines[module][code.co_firstlineno]))
+        found.add((module, definitions(path)[code.co_firstlineno]))
     return found
 
 
 def variants(name: str) -> list[Spec]:
     """Return small runs of a method, one as published and one as released."""
-    found = [small(name)]
+    few = {"clients": 2, "partition": {"shots": 8, "test_shots": 4}}
+    found = [small(name, **few)]
     if "variant" in registry.method(name).hp.model_fields:
-        found.append(small(name, hp={"variant": "reference"}))
+        found.append(small(name, hp={"variant": "reference"}, **few))
     return found
 
 
@@ -466,12 +464,6 @@ for spec, name in ((spec, "fedprox"), (other, "local")):
 """
 
 
-def copied(home: Path) -> Path:
-    """Return a copy of the package."""
-    ignored = shutil.ignore_patterns("__pycache__")
-    return shutil.copytree(ROOT / "fedlib", home / "fedlib", ignore=ignored)
-
-
 def run_there(home: Path, code: str) -> list[str]:
     """Return the lines that code prints which imports the fedlib in a folder."""
     environment = os.environ | {"PYTHONPATH": str(home), "PYTHONSAFEPATH": "1"}
@@ -521,10 +513,11 @@ def test_moving_a_module_to_a_sub_package_changes_no_key(tmp_path):
         return "".join(f"from fedlib.{room} import {n}\n" for room, n in pairs if n)
 
     for path in package.rglob("*.py"):
-        text = path.read_text(encoding="utf-8")
+        text = before = path.read_text(encoding="utf-8")
         told = r"fedlib\.(?:core|blocks)\.(losses|shared_model)\b"
         text = re.sub(told, r"fedlib.attic.\1", text)
         told = r"^from fedlib\.(core|blocks) import (\([^)]*\)|.*)\n"
         text = re.sub(told, line_each, text, flags=re.MULTILINE)
-        path.write_text(text, encoding="utf-8")
+        if text != before:
+            path.write_text(text, encoding="utf-8")
     assert json.loads(run_there(tmp_path, PRINTED)[0]) == here

@@ -11,7 +11,7 @@ from fedlib.partitions import NID1, NID2
 from fedlib.partitions.domains import DOMAIN_PRESETS
 from fedlib.runs.spec import Spec
 
-# FedHPro: released code (the paper's text gives few settings), which is for CIFAR
+# FedHPro: released code (the slides print no number of these), which is for CIFAR
 # alone; domains as in F2DC's program, by the same author. CIFAR10-LT is cifar10 with
 # ``imbalance``.
 _NID1 = Protocol(

@@ -1,19 +1,57 @@
-"""Where the numbers of the paper's tables stand in what its notebooks write."""
+"""What makes the numbers of the paper's tables."""
 
-from fedlib.papers.source import Source
+from fedlib.papers.source import Accuracies, Origin, Source, variants
 
 HYPER = {"hyper": "{method} + HP"}  # ``{method}`` is the printed name
-SOURCES = (
-    Source("fedhpro", "table1", "mean"),
-    Source("fedhpro", "table2", "mean"),
-    *(
-        Source("fedhpro", "table3", column, theirs=theirs, ours=ours, labels=HYPER)
-        for column, theirs, ours in (
-            ("mean", "paper", "mean"),
-            ("gain", "paper_gain", "gain"),
-        )
+# The paper does not say which of their parts hyper-prototypes replace.
+UNTOLD = frozenset({("fedgmkd", "hyper"), ("fedsa", "hyper")})
+SOURCES: tuple[Origin, ...] = (
+    Accuracies("fedhpro", "table1"),
+    Accuracies("fedhpro", "table2"),
+    Accuracies(
+        "fedhpro",
+        "table3",
+        runs={
+            ("fedproto", "hyper"): "fedhpro:contrast_weight:0:hpal:mse",
+            ("fedtgp", "hyper"): "fedhpro:contrast_weight:0:hpal:mse:align_weight:10",
+        },
     ),
-    Source("fedhpro", "table5", "mean"),
-    Source("fedhpro", "table6", "mean"),
-    Source("fedhpro", "table6", "gain", theirs="paper_change", ours="change"),
+    Source(
+        "fedhpro",
+        "table3",
+        "gain",
+        "gain",
+        theirs="paper_gain",
+        ours="gain",
+        labels=HYPER,
+        missing=UNTOLD,
+    ),
+    Accuracies(
+        "fedhpro",
+        "table5",
+        runs=variants(
+            "fedhpro",
+            {
+                "none": "fedhpro:contrast_weight:0:align_weight:0",
+                "contrast": "fedhpro:align_weight:0",
+                "align": "fedhpro:contrast_weight:0",
+                "contrast+align": "fedhpro",
+            },
+        ),
+    ),
+    Accuracies(
+        "fedhpro",
+        "table6",
+        runs=variants(
+            "fedhpro",
+            {
+                "hyper": "fedhpro",
+                "prototypes_in_contrast": "fedhpro:contrast_with:prototypes",
+                "prototypes_in_align": "fedhpro:align_with:prototypes",
+                "prototypes_in_both": "fedhpro:contrast_with:prototypes"
+                ":align_with:prototypes",
+            },
+        ),
+    ),
+    Source("fedhpro", "table6", "gain", "gain", theirs="paper_change", ours="change"),
 )

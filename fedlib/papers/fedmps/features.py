@@ -41,7 +41,7 @@ def planes(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return t-SNEs of embeddings with the global prototypes of their classes.
 
-    Each run by the model that its own paper evaluates; samples and prototypes are
+    Each run by the model that its method's rule evaluates; samples and prototypes are
     placed together.
 
     Parameters

@@ -11,7 +11,12 @@ PRESETS: Presets = {
         "celeba": {"generator_lr": 3e-4},
     },
     "fedprox": {"*": {"prox_weight": 1.0}},
-    "fedgen": {"*": {"latent_weight": 0.0}, "emnist": {"generator_lr": 1e-4}},
+    # FedGen's widths are its program's, as in the released one; V-A2 is FedPA's
+    "fedgen": {
+        "*": {"latent_weight": 0.0},
+        "emnist": {"generator_lr": 1e-4},
+        "celeba": {"hidden": 128},
+    },
 }
 # What the released program has otherwise on a data set, with ``variant="reference"``.
 RELEASED: Presets = {"fedpa": {"celeba": {"hidden": 128}}}

@@ -1,11 +1,25 @@
-"""Where the numbers of the paper's tables stand in what its notebooks write."""
+"""What makes the numbers of the paper's tables."""
 
-from fedlib.papers.source import Source
+from fedlib.papers.source import Accuracies, Origin, Source, variants
 
-SOURCES = (
-    Source("fedpa", "table2", "mean"),
-    Source("fedpa", "table3", "mean"),
-    Source("fedpa", "table4", "mean"),
+SOURCES: tuple[Origin, ...] = (
+    Accuracies("fedpa", "table2"),
+    Accuracies("fedpa", "table3"),
+    Accuracies(
+        "fedpa",
+        "table4",
+        runs=variants(
+            "fedpa",
+            {
+                "none": "fedpa:generator_weight:0:proto_weight:0:adversarial_weight:0",
+                "prototype": "fedpa:generator_weight:0:adversarial_weight:0",
+                "generator": "fedpa:proto_weight:0:adversarial_weight:0",
+                "adversarial+generator": "fedpa:proto_weight:0",
+                "generator+prototype": "fedpa:adversarial_weight:0",
+                "adversarial+generator+prototype": "fedpa",
+            },
+        ),
+    ),
     *(
         Source(
             "fedpa", "table5", "mean", "share", theirs=f"paper_{which}", ours=which

@@ -7,7 +7,7 @@ variants ``"notebook"`` and ``"script"``.
 from fedlib.papers.protocol import Presets
 
 # its clients learn at 0.1, ten times FedGen's official rate: see FedGen's Readings
-_FEDGEN = {"generator_weight": 1.0, "latent_weight": 1.0, "generator_batch": 128}
+_FEDGEN = {"generator_weight": 1.0, "latent_weight": 1.0}
 _CIFAR = {"noise_size": 64, "hidden": 512}
 
 PRESETS: Presets = {

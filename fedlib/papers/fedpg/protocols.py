@@ -10,7 +10,7 @@ from fedlib.papers.protocol import Paper, Protocol, spec_of
 from fedlib.partitions import LDA, Users
 from fedlib.runs.spec import Spec
 
-# FedPG: Section V-A, with the learning rate and the largest norm of a gradient from the
+# FedPG: Section 5.1, with the learning rate and the largest norm of a gradient from the
 # released notebook, where they stand together: at this rate training diverges without.
 # No batch is dropped: the paper does not say, the released runs keep the last one (the
 # log counts samples, and its counts are no multiples of 64), and would stop at one of a
@@ -64,14 +64,7 @@ FEDPG = {
         LDA(alpha=0.3, min_size=10),
         20,
         10,
-        Training(
-            learning_rate=0.1,
-            momentum=0.0,
-            batch_size=16,
-            drop_last=False,
-            drop_single=True,
-            clip=5.0,
-        ),
+        _FEDPG.training.model_copy(update={"batch_size": 16, "local_epochs": 1}),
         participation=0.5,
         test="full",
     ),
@@ -80,7 +73,7 @@ FEDPG = {
 # The released programs, by name: whole runs of CIFAR-10, of any method. What they set
 # of FedPG itself is its variant of that name, see its Readings.
 CONFIGURATIONS = {
-    "notebook": FEDPG["cifar10"],  # run_fedpg.ipynb: Section V-A, alpha 0.1
+    "notebook": FEDPG["cifar10"],  # run_fedpg.ipynb: Section 5.1, alpha 0.1
     "script": FEDPG["cifar10"]._replace(  # run_fedpg.py
         partition=LDA(alpha=0.05),
         rounds=200,
@@ -91,13 +84,13 @@ CONFIGURATIONS = {
     ),
 }
 
-PAPER = Paper(FEDPG, PRESETS, sources=SOURCES)
+PAPER = Paper(FEDPG, PRESETS, sources=SOURCES, configurations=CONFIGURATIONS)
 
 
 def fedpg(
     dataset: str, method: str, *, configuration: str | None = None, **changes: Any
 ) -> Spec:
-    """Return FedPG's setting of a method (Section V-A), as ``papers.setting``.
+    """Return FedPG's setting of a method (Section 5.1), as ``papers.setting``.
 
     Parameters
     ----------

@@ -1,20 +1,23 @@
-"""Where the numbers of the paper's tables stand in what its notebooks write."""
+"""What makes the numbers of the paper's tables."""
 
-from fedlib.papers.source import Source
+from fedlib.papers.source import Accuracies, Origin, Source, variants
 
-SOURCES = (
-    Source("fedpg", "table1", "mean"),
+SOURCES: tuple[Origin, ...] = (
+    Accuracies("fedpg", "table1", "last"),
     Source("fedpg", "table1", "ratio", "share", "table1_speed", ours="at 95 %"),
-    Source(
+    Accuracies(
         "fedpg",
         "table2",
-        "mean",
-        labels={
-            "without_anchor": "GT-d",
-            "without_proto": "GT-p",
-            "without_align": "LT-fa",
-            "without_tuning": "LT-ct",
-        },
+        "last",
+        runs=variants(
+            "fedpg",
+            {
+                "without_anchor": "fedpg:anchor_weight:0",
+                "without_proto": "fedpg:proto_weight:0",
+                "without_align": "fedpg:align_weight:0",
+                "without_tuning": "fedpg:tuning_weight:0",
+            },
+        ),
     ),
     Source(
         "fedpg",

@@ -1,9 +1,11 @@
 """All methods beside each other under the partitions of the five papers; ours.
 
 No paper has this comparison. All methods train the same net with the same optimiser on
-the same clients for the same number of rounds, each at the defaults of its own paper;
-nothing is tuned for anybody. A method whose print and released code differ has a row of
-each, since a place must not hang on a reading.
+the same clients for the same number of rounds, each at the library's defaults: what its
+paper prints, or its program has where that is silent (FedTGP's pull, FedSA's weights
+and FedHPro's unit vectors are ours, see their Readings). Nothing is tuned for anybody,
+so that a weight that was chosen under SGD meets Adam here. Where a paper of the five
+has released code there is a row for each, since a place must not hang on a reading.
 """
 
 from collections.abc import Mapping, Sequence

@@ -23,6 +23,7 @@ def _spread(values: np.ndarray, gap: float, low: float, high: float) -> np.ndarr
     order = np.argsort(values)
     placed = values[order].astype(float)
     for _ in range(200):
+        placed = placed.clip(low, high)
         for i in range(1, len(placed)):
             short = gap - (placed[i] - placed[i - 1])
             if short > 0:
@@ -32,6 +33,20 @@ def _spread(values: np.ndarray, gap: float, low: float, high: float) -> np.ndarr
         placed = placed + max(0.0, low - placed[0])
     found = np.empty_like(placed)
     found[order] = placed
+    return found
+
+
+def _beside(
+    values: np.ndarray, gap: float, low: float, high: float, line: float
+) -> np.ndarray:
+    """Return the values moved apart as by ``_spread``, and off a line across."""
+    found, above = np.empty_like(values, float), values >= line
+    for side, least, most in (
+        (above, max(low, line + 0.6 * gap), high),
+        (~above, low, min(high, line - 0.6 * gap)),
+    ):
+        if side.any():
+            found[side] = _spread(values[side], gap, least, most)
     return found
 
 
@@ -76,8 +91,11 @@ def _label(ax: Axes, frame: pd.DataFrame) -> None:
     """Write the names beside the points, in columns of points with like bytes.
 
     Where many points share a column, every other name stands on its left; a point
-    that is alone has its name above.
+    that is alone has its name above, or below where the silent method's line is in the
+    way. No name stands on that line.
     """
+    silent = frame.loc[frame["method"] == SILENT, "own"]
+    line = float(silent.iloc[0]) if len(silent) else float("-inf")
     drawn = frame.loc[frame["method"] != SILENT].sort_values("megabytes")
     column = (drawn.megabytes > drawn.megabytes.shift() * TOGETHER).cumsum()
     low, high = ax.get_ylim()
@@ -86,20 +104,22 @@ def _label(ax: Axes, frame: pd.DataFrame) -> None:
         part = part.sort_values("own")
         if len(part) == 1:
             (row,) = part.to_dict("records")
+            below = row["own"] < line < row["own"] + 1.5 * gap
             ax.annotate(
                 registry.title(row["method"]),
                 (row["megabytes"], row["own"]),
-                (0, 6),
+                (0, -6 if below else 6),
                 textcoords="offset points",
                 fontsize=6.5,
                 fontweight=_weight(row["method"]),
                 ha="center",
+                va="top" if below else "baseline",
             )
             continue
         halves = [part] if len(part) <= CROWDED else [part.iloc[::2], part.iloc[1::2]]
         for half, right in zip(halves, (True, False), strict=False):
             wanted = half["own"].to_numpy()
-            heights = _spread(wanted, gap, low + gap / 2, high - gap / 2)
+            heights = _beside(wanted, gap, low + gap / 2, high - gap / 2, line)
             edge = part["megabytes"].max() * 1.16
             edge = edge if right else part["megabytes"].min() / 1.16
             for row, height in zip(half.to_dict("records"), heights, strict=True):
@@ -138,7 +158,7 @@ def bytes_page(frame: pd.DataFrame, means: pd.DataFrame) -> tuple[Figure, pd.Dat
     ax.set_xlim(right=means["megabytes"].max() * 2.6)
     ax.set_xlabel("MB sent and received per client, whole run")
     ax.set_ylabel("Accuracy on own test samples (%)")
-    ax.set_title("Mean of all partitions, each method read out as its paper does")
+    ax.set_title("Mean of all partitions, each method by its own rule")
     _label(ax, means)
     for height in means.loc[means.method == SILENT, "own"]:
         ax.annotate(

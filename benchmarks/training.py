@@ -1,0 +1,205 @@
+"""A client-step of several methods: fedlib's cohort against an ordinary PyTorch loop.
+
+A method's third round is caught where its clients start to train, so that prototypes
+and generators are there; then the same clients train on the same batches in two ways,
+alternately: side by side (``train_local``), and one after another with torch's own
+layers and an optimiser for each. The loss is the method's own in both; in the ordinary
+loop its forward passes go through ``functional_call``, some 5 % of a small net's step.
+Medians; the share of the processor's matrix rate counts convolutions and linear layers.
+
+    python benchmarks/training.py [--passes 5] [--only NAME ...]
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pandas as pd
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedlib import papers
+from fedlib.core import local, method
+from fedlib.core.local import Shards, Training, train_local
+from fedlib.core.nets import State
+from fedlib.core.tree import take
+from fedlib.runs import device
+from fedlib.runs.federation import federation
+from fedlib.runs.spec import Spec
+
+OUT = Path(__file__).parent.parent / "figures" / "bench"
+STEPS = 12  # of each client at most
+WORKLOADS: dict[str, Callable[[], Spec]] = {
+    "FedAvg, Fashion-MNIST": lambda: papers.fedmps(
+        "fashion", "fedavg", net="mnist_cnn_plain"
+    ),
+    "FedProto, Fashion-MNIST": lambda: papers.fedmps(
+        "fashion", "fedproto", net="mnist_cnn_plain"
+    ),
+    "FedAvg, Dirichlet": lambda: papers.fedpa(
+        "fashion", "fedavg", net="mnist_cnn_plain"
+    ),
+    "FedMPS, CIFAR-10": lambda: papers.fedmps("cifar10", "fedmps"),
+    "FedMPS, Fashion-MNIST": lambda: papers.fedmps("fashion", "fedmps"),
+    "GFPL, MNIST": lambda: papers.gfpl("mnist", "gfpl"),
+    "FedPA, Fashion-MNIST": lambda: papers.fedpa("fashion", "fedpa"),
+    "FedAvg, ResNet-10": lambda: papers.fedhpro("cifar10", "fedavg"),
+}
+
+
+class Caught(Exception):
+    """Ends a round where its clients begin to train."""
+
+
+def caught(spec: Spec) -> dict[str, Any]:
+    """Return what the third round's clients are trained with."""
+    given: dict[str, Any] = {}
+
+    def catch(state, shards, loss, training, random, **how):
+        given.update(how, state=state, shards=shards, loss=loss, random=random)
+        given["training"] = training
+        raise Caught
+
+    fed = federation(spec)
+    stepping = fed.rounds()
+    quick = {"local_steps": 2, "local_epochs": 1}
+    short = train_local
+
+    def briefly(state, shards, loss, training, random, **how):
+        return short(
+            state, shards, loss, training.model_copy(update=quick), random, **how
+        )
+
+    with mock.patch.object(method, "train_local", briefly):
+        next(islice(stepping, 1, None))
+    with mock.patch.object(method, "train_local", catch):
+        try:
+            next(stepping)
+        except Caught:
+            return given
+    raise RuntimeError(f"{spec.method}: its clients do not train by train_local")
+
+
+def ordinary(
+    state: State, shards: Shards, loss: Any, training: Training, random, **how: Any
+) -> list[State]:
+    """Train the clients one after another; return their weights."""
+    buffers = how.get("buffers", frozenset())
+    trained = []
+    for client, number in enumerate(shards.ids):
+        one = {k: v[client].clone() for k, v in state.items()}
+        weights = {k: v.requires_grad_() for k, v in one.items() if k not in buffers}
+        kept = {k: v for k, v in one.items() if k in buffers}
+        optimiser = local._optimiser([{"params": list(weights.values())}], training)
+        plan = local._batches(shards, client, training, random)
+        keys = [k for k in how.get("dropout_keys") or ()]
+        drawn = torch.randint(
+            2**62,
+            (len(plan.spans), len(keys)),
+            generator=random("dropout", number),
+        )
+        extra = take(how.get("extra") or {}, client)
+        for step, (start, end) in enumerate(plan.spans):
+            rows = plan.order[start:end]
+            x, y = shards.inputs(rows, plan.draws[start:end]), shards.y[rows]
+            given = extra | (how["draw"](number, step) if how.get("draw") else {})
+            masks = dict(zip(keys, drawn[step], strict=True))
+            total = loss(weights | kept | masks, x, y, given).total
+            optimiser.zero_grad()
+            total.backward()
+            optimiser.step()
+        trained.append({k: v.detach() for k, v in (weights | kept).items()})
+    return trained
+
+
+def matrix_rate() -> float:
+    """Return the processor's rate in products of 512 x 512 matrices, in GFLOP/s."""
+    a = torch.randn(512, 512)
+    times = []
+    for _ in range(30):
+        begun = time.perf_counter()
+        a @ a
+        times.append(time.perf_counter() - begun)
+    return 2 * 512**3 / min(times) / 1e9
+
+
+def compare(name: str, spec: Spec, passes: int, rate: float) -> dict:
+    """Time both loops alternately."""
+    given = caught(spec)
+    training = given.pop("training")
+    size = training.local_steps or STEPS
+    training = training.model_copy(update={"local_steps": min(size, STEPS)})
+    how = {k: v for k, v in given.items() if k not in ("state", "shards", "loss")}
+    random, moments = how.pop("random"), how.pop("moments", None)
+    del moments  # both begin afresh
+    main = (given["state"], given["shards"], given["loss"], training, random)
+    work = {
+        "plain": lambda: ordinary(*main, **how),
+        "cohort": lambda: train_local(*main, **how),
+    }
+    times: dict[str, list[float]] = {k: [] for k in work}
+    found: dict[str, Any] = {}
+    for _ in range(passes + 1):
+        for kind, run in work.items():
+            begun = time.perf_counter()
+            found[kind] = run()
+            times[kind].append(time.perf_counter() - begun)
+    clients = len(given["shards"].ids)
+    steps = clients * training.local_steps
+    with FlopCounterMode(display=False) as counter:
+        ordinary(
+            given["state"],
+            given["shards"].cohort([0]),
+            given["loss"],
+            training.model_copy(update={"local_steps": 1}),
+            random,
+            **how,
+        )
+    milliseconds = {k: statistics.median(v[1:]) * 1e3 / steps for k, v in times.items()}
+    stacked = found["cohort"].state
+    gap = max(
+        float((one[k] - stacked[k][i]).abs().max())
+        for i, one in enumerate(found["plain"])
+        for k in one
+        if one[k].is_floating_point()
+    )
+    useful = counter.get_total_flops() / milliseconds["cohort"] / 1e6
+    return {
+        "workload": name,
+        "clients": clients,
+        "batch": training.batch_size,
+        "plain_ms": round(milliseconds["plain"], 3),
+        "cohort_ms": round(milliseconds["cohort"], 3),
+        "ratio": round(milliseconds["plain"] / milliseconds["cohort"], 2),
+        "gflops": round(useful, 1),
+        "of_matrix_rate": round(useful / rate, 2),
+        "largest_gap": gap,
+    }
+
+
+def main() -> None:
+    """Print a line for every workload, and write the table and its picture."""
+    options = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    options.add_argument("--passes", type=int, default=5)
+    options.add_argument("--only", nargs="*", default=list(WORKLOADS))
+    options.add_argument("--write", action="store_true", help="to figures/bench")
+    chosen = options.parse_args()
+    torch.set_num_threads(1)
+    rate = matrix_rate()
+    print(f"torch {torch.__version__}, {device.kernel()}, {rate:.0f} GFLOP/s in 512^3")
+    rows = []
+    for name in chosen.only:
+        rows.append(compare(name, WORKLOADS[name](), chosen.passes, rate))
+        print(rows[-1], flush=True)
+    if chosen.write:
+        OUT.mkdir(parents=True, exist_ok=True)
+        pd.DataFrame(rows).to_csv(OUT / "training.csv", index=False)
+
+
+if __name__ == "__main__":
+    main()
