@@ -34,9 +34,10 @@ def chosen() -> str:
 
 
 def _served(*tensors: Tensor) -> bool:
-    """Return whether the kernels take these tensors: float32 on the CPU."""
+    """Return whether the kernels take these tensors: float32 on the CPU, not empty."""
     return chosen() == "numba" and all(
-        t.dtype == torch.float32 and t.device.type == "cpu" for t in tensors
+        t.dtype == torch.float32 and t.device.type == "cpu" and t.numel()
+        for t in tensors
     )
 
 

@@ -14,7 +14,7 @@ from fedlib.data import DataError
 from fedlib.rebuild import artefacts, parameters
 from fedlib.rebuild.artefacts import Artefact
 from fedlib.rebuild.kernels import KERNEL
-from fedlib.runs import processes
+from fedlib.runs.processes import Pool
 from fedlib.support import paths
 
 CELL_SECONDS = 3600  # longest time of one cell
@@ -28,7 +28,7 @@ class Executed(NamedTuple):
     seconds: float
 
 
-Execute = Callable[[Artefact], "Future[Executed]"]
+Execute = Callable[[Artefact], Future[Executed]]
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def executing(jobs: int) -> Iterator[Execute]:
     its own, and all are ended with this one.
     """
 
-    def here(artefact: Artefact) -> "Future[Executed]":
+    def here(artefact: Artefact) -> Future[Executed]:
         done: Future[Executed] = Future()
         done.set_result(executed(artefact))
         return done
@@ -47,7 +47,7 @@ def executing(jobs: int) -> Iterator[Execute]:
     if jobs == 1:
         yield here
         return
-    pool, threads = processes.Pool(), ThreadPoolExecutor(jobs)
+    pool, threads = Pool(), ThreadPoolExecutor(jobs)
     try:
         yield lambda artefact: threads.submit(pool.call, "", executed, artefact)
     finally:
