@@ -10,6 +10,8 @@ enough for the kernels' tiles. The two differ by rounding (below 1e-5, tested).
 # It does not count arrays that a kernel gets from one generator
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +33,19 @@ def chosen() -> str:
     if name not in KERNELS:
         raise ValueError(f"FEDLIB_KERNEL: got {name!r}, expected one of {KERNELS}")
     return name
+
+
+@contextmanager
+def computed_by(kernel: str) -> Iterator[None]:
+    """Let one of KERNELS compute in here, whatever ``FEDLIB_KERNEL`` says."""
+    before = os.environ.get("FEDLIB_KERNEL")
+    os.environ["FEDLIB_KERNEL"] = kernel
+    try:
+        yield
+    finally:
+        del os.environ["FEDLIB_KERNEL"]
+        if before is not None:
+            os.environ["FEDLIB_KERNEL"] = before
 
 
 def _served(*tensors: Tensor) -> bool:
@@ -89,7 +104,7 @@ class _Convolution(torch.autograd.Function):
         return (
             _input_gradient(grad, x, weight, ctx.padding) if needed[0] else None,
             _weight_gradient(grad, x, weight, ctx.padding) if needed[1] else None,
-            grad.sum((2, 3, 4)) if needed[2] else None,
+            _bias_gradient(grad) if needed[2] else None,
             None,
         )
 
@@ -121,6 +136,14 @@ def _weight_gradient(grad: Tensor, x: Tensor, weight: Tensor, padding: int) -> T
     src = _beside(x.flatten(3), padding * batch)
     arrays = (t.numpy() for t in (out, src, grad.flatten(3)))
     weight_gradient(*arrays, padding, batch)
+    return out
+
+
+def _bias_gradient(grad: Tensor) -> Tensor:
+    from fedlib.core.kernels import bias_gradient
+
+    out = grad.new_empty(grad.shape[:2])
+    bias_gradient(out.numpy(), grad.flatten(3).numpy())
     return out
 
 

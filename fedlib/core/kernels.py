@@ -433,12 +433,22 @@ def block(out, where, src, weight, bias, top, batch, tall, wide):
 
 
 @njit(nogil=True, cache=True, fastmath=_SUMS)
-def _passed(grad, where):
-    """Return the sum of the gradients that reach the convolution."""
+def _sum_inside(plane, around):
+    """Return the sum of ``[H, W * B]``, which has zeros ``around`` its rows."""
     total = np.float32(0)
-    for i in range(len(grad)):
-        total += grad[i] if where[i] < 4 else np.float32(0)
+    for y in range(len(plane)):
+        row = plane[y, around : plane.shape[1] - around]
+        for i in range(len(row)):
+            total += row[i]
     return total
+
+
+@njit(nogil=True, cache=True)
+def bias_gradient(grad, out):
+    """Write the sums ``[K, O]`` of the outputs' gradient ``[K, O, H, W * B]``."""
+    for client in range(len(grad)):
+        for o in range(grad.shape[1]):
+            grad[client, o] = _sum_inside(out[client, o], 0)
 
 
 @njit(nogil=True, cache=True)
@@ -455,8 +465,7 @@ def block_gradient(on, grad, where, src, weight, bias, top, batch, tall, wide, i
     for client in range(len(grad)):
         for o in range(outputs):
             _scatter(grad[client, o], where[client, o], full[0, o], around, batch)
-            each = grad[client, o].reshape(-1), where[client, o].reshape(-1)
-            on_bias[client, o] = _passed(*each)
+            on_bias[client, o] = _sum_inside(full[0, o], around)
         _window_gradient(on_weight, src, full[0], client, around, top, batch)
         if inside:
             mine = slice(client, client + 1)

@@ -144,7 +144,7 @@ class _Right:
         return {f"{model}/{rule}": count for rule, count in self.counts.items()}
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def evaluate(
     net: Net,
     models: Models,
@@ -241,7 +241,7 @@ def _by_rule(
     return by_rule
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def evaluate_full(net: Net, models: Models, full: Shards) -> dict[str, Tensor]:
     """Return right predictions of the server's models on a whole test set.
 

@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -80,8 +79,11 @@ def describe(device: torch.device) -> str:
 
 def kernel() -> str:
     """Return who computes convolutions on the CPU, with its version."""
-    name = compiled.chosen()
-    return f"{name} {version(name)}"
+    if compiled.chosen() == "torch":
+        return f"torch {torch.__version__}"
+    import numba  # a second, which most commands need not
+
+    return f"numba {numba.__version__}"
 
 
 class _Placing(TorchFunctionMode):

@@ -1,5 +1,7 @@
 """The compiled kernels against torch's own layers, client by client."""
 
+import os
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -152,6 +154,24 @@ def test_a_sequence_of_layers_equals_its_layers_one_by_one():
     torch.testing.assert_close(vmap(whole)(stacked, x), vmap(single)(stacked, x))
 
 
+def test_a_block_has_the_bits_of_its_layers():
+    """Methods that watch layers equal those that do not, where the loss is the same."""
+    x, weight, bias = arguments(SHAPES["MNIST, second"])
+
+    def fused(x, weight, bias):
+        return layers.conv_relu_pool(x, weight, bias, 0)
+
+    def apart(x, weight, bias):
+        out = layers.conv2d(x, weight, bias, 1, 0)
+        return layers.max_pool2d(F.relu(out), 2, 2, 0)
+
+    pull = rand(2, 8, 20, 4, 4, name="pull")
+    outs = [vmap(call)(x, weight, bias) for call in (fused, apart)]
+    assert torch.equal(*outs)
+    grads = [torch.autograd.grad(out, [x, weight, bias], pull) for out in outs]
+    assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))
+
+
 def test_a_watched_layer_is_called_by_itself():
     seen = []
     net = layers.Sequential(
@@ -220,3 +240,6 @@ def test_a_setting_leaves_all_shapes_to_torch(monkeypatch):
     monkeypatch.setenv("FEDLIB_KERNEL", "cuda")
     with pytest.raises(ValueError, match=r"FEDLIB_KERNEL: got 'cuda', expected one of"):
         compiled.convolves(*args[:2], 1, 0)
+    with compiled.computed_by("torch"):
+        assert compiled.chosen() == "torch"
+    assert os.environ["FEDLIB_KERNEL"] == "cuda"

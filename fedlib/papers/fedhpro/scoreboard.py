@@ -13,7 +13,7 @@ SOURCES: tuple[Origin, ...] = (
         "table3",
         runs={
             ("fedproto", "hyper"): "fedhpro:contrast_weight:0:hpal:mse",
-            ("fedtgp", "hyper"): "fedhpro:contrast_weight:0:hpal:mse:align_weight:10",
+            ("fedtgp", "hyper"): "fedhpro:contrast_weight:0:hpal:mse",
         },
     ),
     Source(

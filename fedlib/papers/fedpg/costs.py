@@ -20,6 +20,7 @@ import pandas as pd
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedlib import papers
+from fedlib.core.compiled import computed_by
 from fedlib.methods import fedpg
 from fedlib.runs.federation import federation
 from fedlib.runs.runner import one_thread
@@ -243,7 +244,8 @@ def operations(runs: Mapping[str, Spec], warm: int = 1) -> pd.DataFrame:
             if part == ROUND:  # the parts are counted one by one
                 yield
                 return
-            with FlopCounterMode(display=False) as counter:
+            # It counts torch's operations, and knows none of our kernels
+            with computed_by("torch"), FlopCounterMode(display=False) as counter:
                 yield
             counted[part] = counter.get_total_flops() / 1e6
 
