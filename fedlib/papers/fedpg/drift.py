@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedlib.core.embed import forward
+from fedlib.core.method import draw_cohort
 from fedlib.core.nets import State
 from fedlib.core.rng import generator
 from fedlib.runs import features
@@ -182,11 +183,12 @@ def bias(final: Final, clients: Sequence[int]) -> pd.DataFrame:
 
 
 def by_class(final: Final) -> Tensor:
-    """Return the accuracy ``[N, C]`` of each local model on each class's test images.
+    """Return the accuracy ``[K, C]`` of the last cohort's models on each class's images.
 
     As fractions; NaN for a class without a test image.
     """
-    clients = range(final.federation.ctx.clients)
+    fed = final.federation
+    clients = draw_cohort(fed.ctx, fed.spec.participation)
     found, y = outputs(final, local_states(final, clients))
     classes = final.federation.ctx.classes
     total = y.bincount(minlength=classes)
@@ -220,8 +222,8 @@ def balance(finals: Mapping[str, Final], per_class: int) -> pd.DataFrame:
     DataFrame
         method (the mapping's names); ``global``, the global model's accuracy, and
         ``ratio``, the mean distance of ``per_class`` images of a class to those of
-        others, over that within classes (between unit vectors); over the local models:
-        ``local``, mean accuracy, ``class_sd``, the sd over classes (ddof 0) of each
+        others, over that within classes (between unit vectors); over the last
+        cohort's models: ``local``, mean accuracy, ``class_sd``, the sd over classes (ddof 0) of each
         one's accuracy, averaged, and ``unknown``, the share of classes without a right
         prediction. Accuracies on the whole test set, in percent.
     """
