@@ -237,7 +237,7 @@ def test_replay(variant, float64, gaps):
         ]
         watched = mine.server(number, cohort, sent)
         for row, k in enumerate(cohort):
-            gaps.states("parameters", after.mine.state, mine.nets[k], k)
+            gaps.states("parameters", after.mine.state, mine.nets[k], row)
             for name, value in terms[row].items():
                 gaps.add("terms", after.terms[name][row], value)
             up = after.up

@@ -13,8 +13,8 @@ def _die_once(home) -> None:
     """Kill this process after the second round of a run, the first time."""
     real, died = runner._checkpoint, home / ".died"
 
-    def checkpoint(home, after, *rest):
-        real(home, after, *rest)
+    def checkpoint(home, fed, after, *rest):
+        real(home, fed, after, *rest)
         with (home / ".played").open("a") as file:
             file.write(f"{after.number} ")
         if after.number == 2 and not died.exists():

@@ -383,11 +383,12 @@ def test_a_finished_run_travels_and_its_result_is_written_last(tmp_path, monkeyp
 
 
 class Stubborn(Exception):
-    def __init__(self, one, other):
+    def __init__(self, one):
         super().__init__(one)
+        self.held = lambda: one  # nothing pickles it
 
 
 def test_an_error_that_cannot_travel_is_told_in_words():
-    (found,) = [worker._portable(error) for error in (Stubborn("no", 2),)]
+    (found,) = [worker._portable(error) for error in (Stubborn("no"),)]
     assert str(found) == "Stubborn: no"
     assert "Stubborn: no" in found.__notes__[0]

@@ -240,7 +240,7 @@ def test_the_same_spec_gives_the_same_bits_and_the_cache_returns_them(
     stored = runner.run(small(name, **few))
     assert played == []
     assert stored.key == first.key
-    record = json.loads((runner.folder(small(name)) / "spec.json").read_text())
+    record = json.loads((runner.folder(first.spec) / "spec.json").read_text())
     keeps = not registry.method(name).forgets(registry.method(name).hp(**first.spec.hp))
     assert (record["kept_bytes"]["clients"] > 0) == keeps
     assert_same_log(stored, first)
