@@ -183,7 +183,7 @@ def bias(final: Final, clients: Sequence[int]) -> pd.DataFrame:
 
 
 def by_class(final: Final) -> Tensor:
-    """Return the accuracy ``[K, C]`` of the last cohort's models on each class's images.
+    """Return the last cohort's accuracies ``[K, C]`` on each class's test images.
 
     As fractions; NaN for a class without a test image.
     """
@@ -223,8 +223,8 @@ def balance(finals: Mapping[str, Final], per_class: int) -> pd.DataFrame:
         method (the mapping's names); ``global``, the global model's accuracy, and
         ``ratio``, the mean distance of ``per_class`` images of a class to those of
         others, over that within classes (between unit vectors); over the last
-        cohort's models: ``local``, mean accuracy, ``class_sd``, the sd over classes (ddof 0) of each
-        one's accuracy, averaged, and ``unknown``, the share of classes without a right
+        cohort's models: ``local``, mean accuracy, ``class_sd``, the sd over classes
+        (ddof 0) of each one's accuracy, averaged, and ``unknown``, the share of classes without a right
         prediction. Accuracies on the whole test set, in percent.
     """
     rows = []
