@@ -224,8 +224,8 @@ def balance(finals: Mapping[str, Final], per_class: int) -> pd.DataFrame:
         ``ratio``, the mean distance of ``per_class`` images of a class to those of
         others, over that within classes (between unit vectors); over the last
         cohort's models: ``local``, mean accuracy, ``class_sd``, the sd over classes
-        (ddof 0) of each one's accuracy, averaged, and ``unknown``, the share of classes without a right
-        prediction. Accuracies on the whole test set, in percent.
+        (ddof 0) of each one's accuracy, averaged, and ``unknown``, the share of classes
+        without a right prediction. Accuracies on the whole test set, in percent.
     """
     rows = []
     for name, final in finals.items():
