@@ -107,6 +107,7 @@ refresh: setup
 
 bench: setup
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/client_steps.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/training.py
 
 clean:
 	rm -rf build *.egg-info .pytest_cache .ruff_cache .hypothesis

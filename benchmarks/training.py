@@ -28,6 +28,7 @@ from fedlib.core import local, method
 from fedlib.core.local import Shards, Training, train_local
 from fedlib.core.nets import State
 from fedlib.core.tree import take
+from fedlib.draw import plot
 from fedlib.runs import device
 from fedlib.runs.federation import federation
 from fedlib.runs.spec import Spec
@@ -48,7 +49,9 @@ WORKLOADS: dict[str, Callable[[], Spec]] = {
     "FedMPS, Fashion-MNIST": lambda: papers.fedmps("fashion", "fedmps"),
     "GFPL, MNIST": lambda: papers.gfpl("mnist", "gfpl"),
     "FedPA, Fashion-MNIST": lambda: papers.fedpa("fashion", "fedpa"),
-    "FedAvg, ResNet-10": lambda: papers.fedhpro("cifar10", "fedavg"),
+    "FedAvg, ResNet-10": lambda: papers.fedhpro(
+        "cifar10", "fedavg", training={"local_steps": 2}
+    ),
 }
 
 
@@ -197,8 +200,18 @@ def main() -> None:
         rows.append(compare(name, WORKLOADS[name](), chosen.passes, rate))
         print(rows[-1], flush=True)
     if chosen.write:
+        table = pd.DataFrame(rows)
+        shown = table.assign(workload=table["workload"].str.replace(", ", "\n"))
+        fig, _ = plot.bars(
+            shown,
+            x="workload",
+            y="ratio",
+            ylabel="Speed (ordinary loop = 1)",
+            percent=False,
+            wide=True,
+        )
         OUT.mkdir(parents=True, exist_ok=True)
-        pd.DataFrame(rows).to_csv(OUT / "training.csv", index=False)
+        plot.save(fig, table, OUT / "training")
 
 
 if __name__ == "__main__":
