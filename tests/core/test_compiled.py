@@ -214,6 +214,7 @@ REFUSED = {
     "window of 4": ((2, 8, 4, 14, 14, 8, 4, 1), 1),
     "window of 1": ((2, 8, 4, 14, 14, 8, 1, 0), 1),
     "three outputs": ((2, 8, 4, 14, 14, 3, 3, 1), 1),
+    "many channels": ((2, 8, 33, 6, 6, 8, 3, 1), 1),
     "short rows": ((2, 3, 4, 5, 5, 8, 3, 0), 1),
     "few channels whose gradient is wanted": ((2, 8, 2, 14, 14, 8, 3, 1), 1),
 }
