@@ -76,7 +76,7 @@ def _portable(error: Exception) -> Exception:
     told = "".join(traceback.format_exception(error))
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:
+    except Exception:  # pickling may raise anything; the run's error goes on in words
         error = RuntimeError(f"{type(error).__name__}: {error}")
     error.add_note(told)
     return error
