@@ -137,7 +137,7 @@ def _draw(ax: Axes, panel: _Panel) -> None:
             box = (x + i * wide, y), wide, 1
             ax.add_patch(Rectangle(*box, linewidth=0.6, **_look(state)))
             middle = x + (i + 0.5) * wide
-            size = 5 if len(parts) == 1 else 4.5
+            size = 5 if len(parts) == 1 else 3.6  # two of six signs fit a field
             ax.text(middle, y + 0.53, text, ha="center", va="center", fontsize=size)
     ax.set_xlim(0, len(panel.columns))
     ax.set_ylim(len(panel.rows), 0)
