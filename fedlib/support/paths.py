@@ -9,6 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = ROOT / "notebooks"
 PARAMS = ROOT / "params"
 FIGURES = ROOT / "figures"
+RESULTS = ROOT / "results"
 PRESETS = ("quick", "cpu", "paper")  # folders of PARAMS
 
 
@@ -36,3 +37,11 @@ def figures_dir() -> Path:
     """Return the folder that figures are written to (``FEDLIB_FIGURES``)."""
     given = os.environ.get("FEDLIB_FIGURES")
     return Path(given).expanduser().resolve() if given else FIGURES
+
+
+def results_dir() -> Path | None:
+    """Return the folder of published runs (``FEDLIB_RESULTS``; ``none``: no folder)."""
+    given = os.environ.get("FEDLIB_RESULTS")
+    if given == "none":
+        return None
+    return Path(given).expanduser().resolve() if given else RESULTS
