@@ -175,6 +175,48 @@ def estimate_command(
         click.echo(f"{no_data:.0f} runs not counted: their data are not here")
 
 
+@main.group("campaign")
+def campaign_group() -> None:
+    """Compute what the papers' numbers need, batch by batch (params/campaign.yaml)."""
+
+
+@campaign_group.command("status")
+@click.argument("names", nargs=-1, metavar="[BATCH]...")
+def campaign_status(names: tuple[str, ...]) -> None:
+    """Say what is done, running and missing, and the hours of one process left."""
+    from fedlib.rebuild import campaign
+
+    runs = campaign.plan(campaign.batches(names))
+    click.echo(_table(campaign.status(runs, "batch")))
+    click.echo()
+    click.echo(_table(campaign.status(runs, "paper")))
+    hours = sum(run.seconds for run in runs if run.state != "no data") / 3600
+    missing = sum(run.state not in ("done", "no data") for run in runs)
+    click.echo(f"{len(runs)} runs, {missing} to do, {hours:.1f} hours of one process")
+
+
+@campaign_group.command("run")
+@click.argument("names", nargs=-1, metavar="[BATCH]...")
+@click.option("--jobs", type=click.IntRange(min=1), help="As for rebuild.")
+@click.option(
+    "--hours",
+    type=click.FloatRange(min=0, min_open=True),
+    help="End after so many; what is under way goes on the next time.",
+)
+def campaign_run(names: tuple[str, ...], jobs: int | None, hours: float | None) -> None:
+    """Compute missing runs at the lowest priority, what tells most per hour first."""
+    from fedlib.rebuild import campaign
+    from fedlib.runs import device, many
+
+    device.chosen()
+    try:
+        done = campaign.run(campaign.batches(names), jobs, hours, click.echo)
+    except KeyboardInterrupt:
+        click.echo(f"Stopped. {many.GO_ON}", err=True)
+        sys.exit(130)
+    sys.exit(0 if done else 1)
+
+
 @main.group("list")
 def list_group() -> None:
     """List what there is."""

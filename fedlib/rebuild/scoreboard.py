@@ -156,6 +156,32 @@ def setting(
     return papers.BUILDERS[source.paper](dataset, method, **changes)
 
 
+class Printed(NamedTuple):
+    """A printed accuracy, by the runs that it is of."""
+
+    paper: str
+    table: str
+    row: int  # of the reference file
+    own: Spec  # by the paper's own reading of its method
+    released: Spec | None  # by the released one; None where the method has none
+
+
+def printed_accuracies() -> list[Printed]:
+    """Return every accuracy that a paper prints and that a run can be of."""
+    found = []
+    for source in SOURCES:
+        if not isinstance(source, Accuracies):
+            continue
+        table = reference(source.paper, source.table)
+        for number, row in enumerate(table.to_dict("records")):
+            told = {name: value for name, value in row.items() if not pd.isna(value)}
+            own = setting(source, told) if "mean" in told else None
+            if own is not None:
+                released = setting(source, told, "reference")
+                found.append(Printed(source.paper, source.table, number, own, released))
+    return found
+
+
 def _number(run: Run, source: Accuracies, domain: str | None) -> float | None:
     """Return a run's accuracy as a table prints it, of a domain or of all."""
     if domain is None or domain == "average":

@@ -2,7 +2,8 @@
 
 A run that raises, or whose worker is killed, ends no other. A killed worker's run is
 tried once more and goes on from its checkpoint; what has failed is raised in the end,
-all together. The longest runs begin first, so that none is waited for alone.
+all together. The longest runs begin first, so that none is waited for alone, unless the
+caller knows better.
 """
 
 import os
@@ -165,6 +166,8 @@ def run_many(
     jobs: int | None = None,
     after: Callable[[Spec], None] | None = None,
     cluster: str | None = None,
+    *,
+    in_order: bool = False,
 ) -> list[Result]:
     """Return the results of many specs, computing the missing ones, longest first.
 
@@ -178,6 +181,8 @@ def run_many(
     cluster : str, optional
         Address of a Dask scheduler whose workers compute in place of this machine's
         cores; default ``FEDLIB_CLUSTER``. What they send back is stored here.
+    in_order : bool
+        Begin the runs in the order of ``specs``.
 
     Raises
     ------
@@ -188,7 +193,7 @@ def run_many(
     """
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs: got {jobs}, expected at least 1")
-    tasks, failed = _tasks(specs)
+    tasks, failed = _tasks(specs, in_order)
     count = len(tasks) + len(failed)
     bar = tqdm(
         total=len(tasks), unit="run", disable=after is not None or progress_off()
@@ -212,7 +217,9 @@ def run_many(
     return [runner.run(spec) for spec in specs]
 
 
-def _tasks(specs: Sequence[Spec]) -> tuple[list[Task], list[tuple[str, Exception]]]:
+def _tasks(
+    specs: Sequence[Spec], in_order: bool = False
+) -> tuple[list[Task], list[tuple[str, Exception]]]:
     """Return the missing runs, longest first, and those that cannot be looked for."""
     found: dict[str, Task] = {}
     failed: dict[str, tuple[str, Exception]] = {}
@@ -236,7 +243,9 @@ def _tasks(specs: Sequence[Spec]) -> tuple[list[Task], list[tuple[str, Exception
     tasks = list(found.values())
     for task in tasks:
         task.seconds = costs.expected(likeness(task.spec))
-    return sorted(tasks, key=lambda task: -task.seconds), list(failed.values())
+    if not in_order:
+        tasks.sort(key=lambda task: -task.seconds)
+    return tasks, list(failed.values())
 
 
 Outcomes = Generator[tuple[Task, Exception | None], None, None]
@@ -295,6 +304,7 @@ def _in_this_process(tasks: Iterable[Task]) -> Outcomes:
 def _spread(tasks: Iterable[Task], engine: Engine) -> Outcomes:
     """Let workers compute, one task each at a time, as long as there are tasks."""
     waiting, busy, told = list(tasks), set(), set()
+    place = {task.key: number for number, task in enumerate(waiting)}
     while waiting or busy:
         there = engine.workers()
         for who in there:
@@ -327,7 +337,7 @@ def _spread(tasks: Iterable[Task], engine: Engine) -> Outcomes:
                 yield task, answer["raised"]
             else:
                 yield task, _kept(task, answer["files"])
-        waiting.sort(key=lambda task: -task.seconds)
+        waiting.sort(key=lambda task: place[task.key])
 
 
 def _next(waiting: Sequence[Task], who: Worker) -> Task | None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -406,3 +406,23 @@ def measure(spec: Spec, count: int = 2) -> float:
         for _, after in zip(range(count), fed.rounds(), strict=False):
             fed.evaluate(after, every_rule=after.number == 1)
         return (time.perf_counter() - begun) / count
+
+
+def under_way(spec: Spec) -> tuple[int, bool]:
+    """Return how many rounds of a run are kept, and whether a process computes it now.
+
+    Of a finished run, whose checkpoint is gone, that is ``(0, False)``.
+    """
+    home, rounds = folder(spec), 0
+    try:
+        with safe_open(home / "checkpoint.safetensors", "pt") as file:
+            rounds = int(file.metadata()["round"])
+    except (OSError, SafetensorError):  # none, or one that is being replaced
+        pass
+    if not (home / ".lock").exists():
+        return rounds, False
+    try:
+        with FileLock(home / ".lock", timeout=0):
+            return rounds, False
+    except Timeout:
+        return rounds, True

@@ -282,6 +282,24 @@ def test_the_longest_runs_come_first():
     assert failed == []
     assert [t.spec for t in tasks] == [slow, specs[1], specs[3], specs[0]]
     assert [t.seconds for t in tasks] == pytest.approx([300, 9, 6, 4])
+    told, _ = many._tasks([*specs, *done, *specs], in_order=True)
+    assert [t.spec for t in told] == specs
+
+
+def test_a_run_that_is_given_back_takes_its_place_again(monkeypatch):
+    """Its expected seconds, all the same here, say nothing of the order asked for."""
+    died = []
+
+    def answer(spec, who):
+        if spec.seed == 0 and not died:
+            died.append(who)
+            return None
+        return {"files": {}}
+
+    engine = Fake([("a", "x")], answer)
+    with pytest.warns(UserWarning, match="tried once more"):
+        spread(engine, [task(seed) for seed in (2, 0, 1)], monkeypatch)
+    assert [seed for seed, _ in engine.began] == [2, 0, 0, 1]
 
 
 def test_a_refused_run_goes_to_another_worker(monkeypatch):
