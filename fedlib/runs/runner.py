@@ -280,6 +280,35 @@ def _to(device: torch.device, *trees: Tree) -> list[Tree]:
     return [tree_map(lambda leaf: leaf.to(device), tree) for tree in trees]
 
 
+def _note(rows: Rows, fed: Federation, after: Round) -> None:
+    """Log a round, and its evaluation where it has one."""
+    spec, number = fed.spec, after.number
+    sent = {name: torch.tensor(size) for name, size in after.sent.items()}
+    rows.add(Log(torch.tensor(after.cohort), after.terms, after.watched, sent))
+    if number % spec.eval_every == 0 or number == spec.rounds:
+        every_rule = number % spec.all_rules_every == 0 or number == spec.rounds
+        found = Log.of(fed.evaluate(after, every_rule=every_rule))
+        rows.add(found._replace(evaluated=torch.tensor(number)))
+
+
+def first_rounds(spec: Spec, count: int) -> Log:
+    """Play the first rounds of a spec, keep nothing, and return what they log.
+
+    Raises
+    ------
+    DataError
+        The data set is missing.
+    NonFiniteError
+        Training diverged.
+    """
+    device, rows = chosen(), Rows()
+    fed = moved(federation(spec), device)
+    with one_thread(), computing(device):
+        for after in islice(fed.rounds(), min(count, spec.rounds)):
+            _note(rows, fed, after)
+    return rows.stacked()
+
+
 def _compute(spec: Spec, home: Path, device: torch.device) -> dict[str, Tensor]:
     fed = federation(spec)
     start, journal = _resume(home, fed)
@@ -305,13 +334,7 @@ def _compute(spec: Spec, home: Path, device: torch.device) -> dict[str, Tensor]:
             begun = time.perf_counter()
             after = next(stepping)
             trained = time.perf_counter()
-            sent = {name: torch.tensor(size) for name, size in after.sent.items()}
-            cohort = torch.tensor(after.cohort)
-            rows.add(Log(cohort, after.terms, after.watched, sent))
-            if number % spec.eval_every == 0 or number == spec.rounds:
-                every_rule = number % spec.all_rules_every == 0 or number == spec.rounds
-                found = Log.of(fed.evaluate(after, every_rule=every_rule))
-                rows.add(found._replace(evaluated=torch.tensor(number)))
+            _note(rows, fed, after)
             seconds["train"] += trained - begun
             seconds["evaluate"] += time.perf_counter() - trained
             if number < spec.rounds:
