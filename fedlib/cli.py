@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fedlib import registry
+from fedlib.rebuild.cli_runs import runs_group
 from fedlib.support import paths
 
 if TYPE_CHECKING:
@@ -83,6 +84,9 @@ def _selection(command: Command) -> Command:
 @click.version_option(package_name="fedlib")
 def main() -> None:
     """Five papers on federated prototype learning, rebuilt."""
+
+
+main.add_command(runs_group)
 
 
 @main.command("rebuild")

@@ -387,7 +387,8 @@ def cached(key: str) -> tuple[dict[str, Any], Log]:
 def publish(key: str) -> Path:
     """Copy a finished run of the cache into the published ones; return its record.
 
-    A run that is there already is left as it is.
+    A run that is there already is left as it is; one of the same settings and data by
+    other code makes room.
 
     Raises
     ------
@@ -417,7 +418,17 @@ def publish(key: str) -> Path:
         log=LogFile(sha256="", bytes=1),
         vouchers=told.get("vouchers", []),
     )
-    return write(record, log)
+    folder = folder_of(spec)
+    before = folder.glob("*.json") if folder else ()
+    path = write(record, log)
+    for other in before:
+        if other != path and _of_same(record, read_record(other)):
+            remove(other)
+    return path
+
+
+def _of_same(one: Record, other: Record) -> bool:
+    return (one.spec, one.data[0]) == (other.spec, other.data[0])
 
 
 @contextmanager
