@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fedlib import registry
+from fedlib.rebuild.cli_runs import runs_group
 from fedlib.support import paths
 
 if TYPE_CHECKING:
@@ -85,6 +86,9 @@ def main() -> None:
     """Five papers on federated prototype learning, rebuilt."""
 
 
+main.add_command(runs_group)
+
+
 @main.command("rebuild")
 @_selection
 @click.option(
@@ -100,6 +104,11 @@ def main() -> None:
 )
 @click.option("--dry-run", is_flag=True, help="Only say what is stale, and the cost.")
 @click.option("--force", is_flag=True, help="Build also what is current.")
+@click.option(
+    "--recompute",
+    is_flag=True,
+    help="Build all as if no run were published, and compare with what is.",
+)
 def rebuild_command(
     names: tuple[str, ...],
     preset: str,
@@ -108,6 +117,7 @@ def rebuild_command(
     cluster: str | None,
     dry_run: bool,
     force: bool,
+    recompute: bool,
 ) -> None:
     """Rebuild tables and figures that are stale.
 
@@ -127,6 +137,7 @@ def rebuild_command(
             jobs,
             dry_run=dry_run,
             force=force,
+            recompute=recompute,
             overrides=dict(settings),
             cluster=cluster,
             echo=click.echo,
@@ -394,5 +405,6 @@ def doctor() -> None:
     click.echo(f"cache        {paths.cache_dir()} ({problem or 'writable'})")
     problems += [f"cache: {problem}"] if problem else []
     click.echo(f"figures      {paths.figures_dir()}")
+    click.echo(f"results      {paths.results_dir() or 'none'}")
     click.echo("; ".join(problems) if problems else "all well")
     sys.exit(1 if problems else 0)

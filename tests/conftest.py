@@ -64,6 +64,7 @@ def _places_of_wider_fixtures(tmp_path_factory: pytest.TempPathFactory):
         folder = tmp_path_factory.mktemp("places")
         patch.setenv("FEDLIB_CACHE", str(folder / "cache"))
         patch.setenv("FEDLIB_FIGURES", str(folder / "figures"))
+        patch.setenv("FEDLIB_RESULTS", str(folder / "results"))
         yield
 
 
@@ -72,6 +73,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Keep every test's runs, decoded data and figures to itself."""
     monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("FEDLIB_FIGURES", str(tmp_path / "figures"))
+    monkeypatch.setenv("FEDLIB_RESULTS", str(tmp_path / "results"))
     monkeypatch.setenv("FEDLIB_PROGRESS", "none")
     monkeypatch.setenv("FEDLIB_JOBS", "1")  # what tests replace, other processes lack
     return tmp_path / "cache"

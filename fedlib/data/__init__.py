@@ -8,12 +8,20 @@ their readers.
 
 from typing import TYPE_CHECKING, Any
 
-from fedlib.data.access import check, load, locate, obtained, status
+from fedlib.data.access import (
+    check,
+    facts,
+    keep_facts,
+    load,
+    locate,
+    obtained,
+    status,
+)
 from fedlib.data.catalogue import DATASETS
 from fedlib.data.fetch import fetch
 from fedlib.data.guide import guide
 from fedlib.data.labels import map_labels
-from fedlib.data.types import DataError, Dataset, Groups
+from fedlib.data.types import DataError, Dataset, Facts, Groups
 
 if TYPE_CHECKING:
     from fedlib.data.transform import Transform
@@ -22,11 +30,14 @@ __all__ = [
     "DATASETS",
     "DataError",
     "Dataset",
+    "Facts",
     "Groups",
     "Transform",
     "check",
+    "facts",
     "fetch",
     "guide",
+    "keep_facts",
     "load",
     "locate",
     "map_labels",

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Literal
 
 from fedlib.data.catalogue import DATASETS, entry_of
 from fedlib.data.sources import always, plain_or_gz
-from fedlib.data.types import SPLITS, DataError, Dataset, Entry
-from fedlib.support.paths import data_dirs
+from fedlib.data.types import SPLITS, DataError, Dataset, Entry, Facts
+from fedlib.support.files import write_text
+from fedlib.support.paths import data_dirs, results_dir
 
 if TYPE_CHECKING:  # a list of what is here needs neither torch nor pandas
     import pandas as pd
@@ -93,6 +94,74 @@ def load(name: str, *, unreadable: "Policy" = "refuse") -> Dataset:
     if not sources:
         raise DataError(absent(name))
     return stored(name, sources, unreadable)
+
+
+def facts(name: str) -> Facts:
+    """Return what is known of a data set without its images, which need not be here.
+
+    Of one that is not here it is what stands beside its published runs.
+
+    Raises
+    ------
+    DataError
+        Not here, and no run of it is published.
+    """
+    path = _facts_file(name)
+    if locate(name) or path is None or not path.exists():
+        return _facts_of(load(name))
+    entry, told = entry_of(name), json.loads(path.read_text(encoding="utf-8"))
+    return Facts(
+        name,
+        told["title"],
+        tuple(told["classes"]),
+        entry.mean,
+        entry.std,
+        entry.augment,
+        told["fingerprint"],
+        tuple(told["groups"]),
+    )
+
+
+def _facts_file(name: str) -> Path | None:
+    root = results_dir()
+    return None if root is None else root / name / "dataset.json"
+
+
+def _facts_of(data: Dataset) -> Facts:
+    groups = () if data.groups is None else data.groups.names
+    about = (data.mean, data.std, data.augment, data.fingerprint)
+    return Facts(data.name, data.title, data.classes, *about, groups)
+
+
+def keep_facts(name: str, fingerprint: str) -> None:
+    """Write what is known of a data set beside its published runs.
+
+    Parameters
+    ----------
+    fingerprint : str
+        Of the data that a run is of.
+
+    Raises
+    ------
+    ValueError
+        The data here, or those of the other published runs, are others.
+    """
+    path = _facts_file(name)
+    if path is None:
+        return
+    if path.exists():
+        there, whose = json.loads(path.read_text(encoding="utf-8")), "published runs of"
+    else:
+        known = _facts_of(load(name))._asdict()
+        there = {k: known[k] for k in ("title", "fingerprint", "classes", "groups")}
+        whose = "data here as"
+    if there["fingerprint"] != fingerprint:
+        raise ValueError(
+            f"{name}: got a run on other data ({fingerprint}) than the {whose} {name} "
+            f"are ({there['fingerprint']})"
+        )
+    if not path.exists():
+        write_text(path, json.dumps(there, indent=1, ensure_ascii=False) + "\n")
 
 
 def _decoded(name: str, sources: list[Path]) -> tuple[bool, int]:

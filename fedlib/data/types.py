@@ -49,6 +49,19 @@ class Dataset(NamedTuple):
     sizes: str = ""  # of the images as found, where they were not all alike
 
 
+class Facts(NamedTuple):
+    """What is known of a data set without its images."""
+
+    name: str
+    title: str
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    augment: Augment | None
+    fingerprint: str
+    groups: tuple[str, ...]  # names; none where it has no domains or users
+
+
 class Block(NamedTuple):
     """Some samples of a split, in their order."""
 

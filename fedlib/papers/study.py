@@ -20,7 +20,7 @@ import pandas as pd
 
 from fedlib import papers, registry
 from fedlib.core.local import Training
-from fedlib.data import Dataset, load
+from fedlib.data import Facts, facts
 from fedlib.partitions import SCHEMES
 from fedlib.runs.many import run_many
 from fedlib.runs.notes import Note
@@ -321,12 +321,12 @@ class Study:
         for cell, result in zip(
             self.cells.to_dict("records"), self.results, strict=True
         ):
-            test, groups = result.spec.test, load(cell["dataset"]).groups
+            test, groups = result.spec.test, facts(cell["dataset"]).groups
             each = 100 * result.accuracy(*result.paper_rule, test)
             average = each.nanmean(1)
             found = {"average": average}
-            if test == "groups" and groups is not None:
-                found = dict(zip(groups.names, each.T, strict=True)) | found
+            if test == "groups" and groups:
+                found = dict(zip(groups, each.T, strict=True)) | found
             at = int(average.argmax())
             rows += [
                 {**cell, "domain": name, "best": float(a[at]), "last": float(a[-1])}
@@ -381,7 +381,7 @@ class Study:
         """Return mean and sd over seeds of column ``y`` per panel, method and round."""
         parts = []
         for cell, row in zip(self.cells.to_dict("records"), rows, strict=True):
-            title = load(cell["dataset"]).title
+            title = facts(cell["dataset"]).title
             if cell["setting"] and not pd.isna(cell["value"]):
                 title += f", {cell['setting']} {cell['value']}"
             parts.append(pd.DataFrame(row).assign(panel=title, method=cell["method"]))
@@ -411,9 +411,9 @@ class Study:
         }
 
     @property
-    def data(self) -> list[Dataset]:
-        """The data sets, each once."""
-        return [load(name) for name in dict.fromkeys(self.cells["dataset"])]
+    def data(self) -> list[Facts]:
+        """What is known of the data sets, each once."""
+        return [facts(name) for name in dict.fromkeys(self.cells["dataset"])]
 
     @property
     def notes(self) -> list[Note]:

@@ -11,7 +11,7 @@ import yaml
 from IPython.core.inputtransformer2 import TransformerManager
 
 from fedlib import papers, registry
-from fedlib.data import DATASETS, load
+from fedlib.data import DATASETS, facts
 from fedlib.draw.tables import plain
 from fedlib.papers import study
 from fedlib.rebuild import parameters
@@ -180,7 +180,7 @@ def _runs_hash(specs: Sequence[Spec]) -> str:
 
 def _data(name: str) -> list:
     """Return what a run's numbers depend on in a data set."""
-    found = load(name)
+    found = facts(name)
     return [found.fingerprint, found.mean, found.std, found.augment]
 
 

@@ -42,6 +42,7 @@ def own_kernel(notebooks: int = 1) -> Iterator[None]:
         "FEDLIB_JOBS": os.environ.get("FEDLIB_JOBS", "1"),  # others run beside it
         "FEDLIB_CACHE": str(paths.cache_dir().resolve()),
         "FEDLIB_FIGURES": str(paths.figures_dir()),
+        "FEDLIB_RESULTS": str(paths.results_dir() or "none"),
     }
     if os.environ.get("FEDLIB_DATA"):
         environment["FEDLIB_DATA"] = str(paths.data_dirs()[0])

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future
+from contextlib import nullcontext
 from typing import Any, Literal, NamedTuple
 
 from fedlib.data import DataError
@@ -12,8 +13,13 @@ from fedlib.rebuild.costs import Speeds, distinct, duration
 from fedlib.rebuild.execute import Execute, Executed, executing, message
 from fedlib.rebuild.kernels import own_kernel
 from fedlib.rebuild.progress import Progress
-from fedlib.runs import many, processes, runner
+from fedlib.runs import many, processes, published, runner
+from fedlib.runs.compare import largest_difference
 from fedlib.runs.spec import Spec
+from fedlib.support.sources import where
+
+# What an artefact uses that draws the models of a run
+MODELS = str(where(runner.final))
 
 
 class Outcome(NamedTuple):
@@ -53,6 +59,7 @@ def rebuild(
     *,
     dry_run: bool = False,
     force: bool = False,
+    recompute: bool = False,
     overrides: Mapping[str, Any] | None = None,
     cluster: str | None = None,
     echo: Callable[[str], None] = _silent,
@@ -73,6 +80,9 @@ def rebuild(
         Say why each is stale and what it would cost, and build nothing.
     force : bool
         Build also what is current.
+    recompute : bool
+        Build everything as if no run were published, then compare each published run
+        with what was computed here; an artefact whose numbers differ has failed.
     overrides : mapping, optional
         Parameters on top of the preset's; every selected artefact must know them.
     cluster : str, optional
@@ -86,6 +96,19 @@ def rebuild(
     SettingError
         Anything wrong with a name or parameter; nothing was built.
     """
+    if recompute:
+        with published.unread():
+            found = rebuild(
+                names,
+                preset,
+                jobs,
+                dry_run=dry_run,
+                force=True,
+                overrides=overrides,
+                cluster=cluster,
+                echo=echo,
+            )
+        return [_proven(outcome, preset, overrides, echo) for outcome in found]
     jobs = many.jobs_of_machine() if jobs is None else jobs
     if jobs < 1:
         raise ValueError(f"jobs: got {jobs}, expected at least 1")
@@ -109,6 +132,33 @@ def rebuild(
             _collect(started, found, progress, wait_for=False)
         _collect(started, found, progress, wait_for=True)
     return [found[artefact.name] for artefact in chosen]
+
+
+def _proven(
+    outcome: Outcome,
+    preset: str,
+    overrides: Mapping[str, Any] | None,
+    echo: Callable[[str], None],
+) -> Outcome:
+    """Compare what an artefact's runs gave here with what is published."""
+    if outcome.status != "built":
+        return outcome
+    same, other = 0, []
+    for spec in distinct(prepare(outcome.name, preset, overrides).specs):
+        there = published.find(spec, runner.key(spec))
+        if there is None:
+            continue
+        here = published.compact(runner.run(spec).log)  # the cache comes first
+        if largest_difference(there.log, here):
+            other.append(there.key)
+        else:
+            same += 1
+    if other:
+        error = f"other numbers than published: {', '.join(other)}"
+        echo(f"{outcome.name}: failed: {error}")
+        return outcome._replace(status="failed", error=error)
+    echo(f"{outcome.name}: {same} published runs have the same bits here")
+    return outcome
 
 
 class _Started(NamedTuple):
@@ -145,7 +195,12 @@ def _begin(
             echo(f"{name}: current")
             progress.spare(artefact)
             return Outcome(name, "current", [], time.perf_counter() - begun)
-        missing = runner.pending(distinct(artefact.specs))
+        # A published run has no models: what needs them is computed
+        models = MODELS in now["sources"]
+        with published.unread() if models else nullcontext():
+            missing = runner.pending(distinct(artefact.specs))
+        if models and len(missing) > len(runner.pending(missing)):
+            echo(f"{name}: needs models, which are not published")
         cost = f"; {len(missing)} of {len(distinct(artefact.specs))} runs missing"
         if speeds is not None:
             cost += speeds.told(missing)
@@ -154,7 +209,8 @@ def _begin(
         echo(f"{name}: {', '.join(reasons)}{cost if missing else ''}")
         progress.begin(missing)
         every = distinct(artefact.specs)  # finished ones tell which are the longest
-        many.run_many(every, jobs, progress.count, cluster)
+        with published.unread() if models else nullcontext():
+            many.run_many(every, jobs, progress.count, cluster)
     except Exception as error:  # reported with the outcome, so that the others go on
         seconds, told = time.perf_counter() - begun, message(artefact, error)
         if speeds is not None and isinstance(error, DataError):

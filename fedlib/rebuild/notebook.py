@@ -35,7 +35,7 @@ from fedlib.support.files import write_text
 from fedlib.support.paths import ROOT, cache_dir, figures_dir
 
 if TYPE_CHECKING:
-    from fedlib.data import Dataset
+    from fedlib.data import Dataset, Facts
 
 PRESETS = ("quick", "cpu", "paper")
 INJECTED = "# Parameters"  # how the cell begins that papermill puts behind the tagged
@@ -250,7 +250,7 @@ class Artefact:
         self,
         results: Sequence["fedlib.Result"] = (),
         settings: BaseModel | dict[str, Any] | None = None,
-        datasets: Sequence["Dataset"] = (),
+        datasets: Sequence["Dataset | Facts"] = (),
         notes: Sequence[Note | str] = (),
     ) -> None:
         """Write where the numbers come from, as JSON without times or places.
@@ -262,7 +262,7 @@ class Artefact:
             accuracy, so that it counts wherever a paper prints a number for them.
         settings : dict or model
             The notebook's parameters.
-        datasets : list of Dataset
+        datasets : list of Dataset or Facts
         notes : list of Note or str
             What a reader must know, such as ``Note("reduced", "20 of 500 rounds")``;
             plain text is a remark.

@@ -23,7 +23,7 @@ from fedlib.runs.cost import Costs, likeness
 from fedlib.runs.device import chosen, of_process
 from fedlib.runs.results import Result
 from fedlib.runs.spec import Spec
-from fedlib.support.paths import cache_dir, data_dirs
+from fedlib.support.paths import cache_dir, data_dirs, results_dir
 from fedlib.support.progress import progress_off
 
 JOB_BYTES = 2 * 2**30  # a job's memory: a run, a notebook's kernel and what feeds it
@@ -156,6 +156,7 @@ def variables(device: str) -> dict[str, str]:
         own["FEDLIB_DATA"] = str(data_dirs()[0])
     return own | {
         "FEDLIB_CACHE": str(cache_dir().resolve()),
+        "FEDLIB_RESULTS": str(results_dir() or "none"),
         "FEDLIB_DEVICE": device,
         "FEDLIB_PROGRESS": "none",  # the caller tells
     }

@@ -10,24 +10,43 @@ and the beginning of its key:
     its log, as on disk everywhere (``fedlib.core.log``), integers in as few bytes as
     they need. Loss terms are means over the cohort: no table or figure reads more.
 
-``results/<data set>/dataset.json`` holds what is asked of a data set without its images.
-A run is found by its key, or by its settings where the data are not here. Models are
-not published: what needs them computes the run.
+``results/<data set>/dataset.json`` holds what is asked of a data set without images. A
+run is found by its key, or by its settings where the data are not here. Models are not
+published: what needs them computes the run.
 
 What is read is checked, and a damaged file is refused by name.
 """
 
+import functools
+import hashlib
+import json
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+import pyarrow
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import load_file
+from safetensors.torch import save as save_tensors
+from torch import Tensor
 
-from fedlib.core.log import Log
-from fedlib.runs.results import Result
+from fedlib.core.log import NOT_EVALUATED, Log
+from fedlib.data import keep_facts
+from fedlib.runs.results import Result, measured
 from fedlib.runs.spec import Spec
+from fedlib.support.files import atomic_write, write_text
+from fedlib.support.paths import ROOT, cache_dir, results_dir
 
 FORMAT = 1  # of the two files; raise it when their meaning changes
+LEVEL = 19  # of zstd: files are read often and written once
+LARGEST = 2**28  # bytes of a log before compression
+LOG = ".safetensors.zst"
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32)
 
 
 class PublishedError(ValueError):
@@ -79,15 +98,41 @@ class Record(BaseModel):
     log: LogFile
     vouchers: list[Voucher] = []
 
+    def identity(self) -> dict[str, Any]:
+        """Return what the key is a hash of, as ``runner.identity`` does."""
+        parts = {name: getattr(self, name) for name in ("spec", "data", "partition")}
+        return parts | {"format": self.log_format, "code": self.code}
+
+
+def key_of(identity: dict[str, Any]) -> str:
+    """Return the content address of a run."""
+    text = json.dumps(identity, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def folder_of(spec: Spec) -> Path | None:
+    """Return the folder of a method's published runs; None where none are read."""
+    root = results_dir()
+    return None if root is None else root / spec.dataset / spec.method
+
 
 def path_of(spec: Spec, key: str) -> Path | None:
-    """Return where the record of a run is or would be; None where none is read."""
-    raise NotImplementedError
+    """Return where the record of a run is or would be; None where none are read."""
+    folder = folder_of(spec)
+    name = f"seed{spec.seed}-{spec.rounds}rounds-{key[:8]}.json"
+    return None if folder is None else folder / name
 
 
 def has(spec: Spec, key: str) -> bool:
-    """Return whether a run is published; its files are not read."""
-    raise NotImplementedError
+    """Return whether a run is published; its log is not read.
+
+    Raises
+    ------
+    PublishedError
+        Its record is damaged.
+    """
+    path = path_of(spec, key)
+    return path is not None and path.exists() and read_record(path).key == key
 
 
 def find(spec: Spec, key: str) -> Result | None:
@@ -98,7 +143,19 @@ def find(spec: Spec, key: str) -> Result | None:
     PublishedError
         One of its files is damaged.
     """
-    raise NotImplementedError
+    path = path_of(spec, key)
+    if path is None or not path.exists():
+        return None
+    record = read_record(path)
+    return Result(spec, key, read_log(path, record)) if record.key == key else None
+
+
+def timing(spec: Spec, key: str) -> dict[str, float] | None:
+    """Return what a published run took, None where there is none or it is not known."""
+    path = path_of(spec, key)
+    if path is None or not has(spec, key):
+        return None
+    return read_record(path).timing or None
 
 
 def alike(spec: Spec) -> list[Record]:
@@ -109,7 +166,11 @@ def alike(spec: Spec) -> list[Record]:
     PublishedError
         A record is damaged.
     """
-    raise NotImplementedError
+    folder, asked = folder_of(spec), spec.model_dump(mode="json")
+    if folder is None:
+        return []
+    found = sorted(folder.glob(f"seed{spec.seed}-{spec.rounds}rounds-*.json"))
+    return [each for each in map(read_record, found) if each.spec == asked]
 
 
 def records() -> Iterator[tuple[Path, Record]]:
@@ -120,7 +181,9 @@ def records() -> Iterator[tuple[Path, Record]]:
     PublishedError
         A record is damaged.
     """
-    raise NotImplementedError
+    root = results_dir()
+    for path in sorted(root.glob("*/*/*.json")) if root is not None else ():
+        yield path, read_record(path)
 
 
 def read_record(path: Path) -> Record:
@@ -131,7 +194,38 @@ def read_record(path: Path) -> Record:
     PublishedError
         It is damaged, or not the one that its name says.
     """
-    raise NotImplementedError
+    about = path.stat()
+    return _record(path, (about.st_mtime_ns, about.st_size, about.st_ino))
+
+
+@functools.lru_cache(maxsize=8192)
+def _record(path: Path, mark: tuple[int, ...]) -> Record:
+    """Read a record once; another mark is another file."""
+    try:
+        found = Record.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"]))
+        raise _refused(path, f"{name} {first['msg']}".strip()) from error
+    if key_of(found.identity()) != found.key:
+        raise _refused(path, "its key is not that of its settings, data and code")
+    if not path.stem.endswith(found.key[:8]):
+        raise _refused(path, f"holds the run {found.key}")
+    return found
+
+
+def _refused(path: Path, why: str) -> PublishedError:
+    return PublishedError(f"{_shown(path)}: damaged: {why}")
+
+
+def _shown(path: Path) -> str:
+    """Return a published file's place inside the folder of all."""
+    return "/".join(("results", *path.parts[-3:]))
+
+
+def log_path(path: Path) -> Path:
+    """Return the log beside a record."""
+    return path.with_suffix(LOG)
 
 
 def read_log(path: Path, record: Record) -> Log:
@@ -142,18 +236,159 @@ def read_log(path: Path, record: Record) -> Log:
     PublishedError
         It is missing, damaged, or cannot be the log of such a run.
     """
-    raise NotImplementedError
+    file = log_path(path)
+    try:
+        packed = file.read_bytes()
+    except FileNotFoundError:
+        raise _refused(file, "missing") from None
+    if hashlib.sha256(packed).hexdigest() != record.log.sha256:
+        raise _refused(file, "another checksum than its record has")
+    try:
+        content = pyarrow.decompress(packed, record.log.bytes, "zstd", asbytes=True)
+        flat = {name: _wide(value) for name, value in load_tensors(content).items()}
+        log = Log.of(dict(sorted(flat.items())))
+    except (OSError, ValueError, SafetensorError) as error:
+        raise _refused(file, " ".join(str(error).split())) from error
+    wrong = problem(Spec.model_validate(record.spec), log)
+    if wrong:
+        raise _refused(file, wrong)
+    return log
+
+
+def _wide(value: Tensor) -> Tensor:
+    return value if value.is_floating_point() else value.to(torch.int64)
+
+
+def _narrow(value: Tensor) -> Tensor:
+    """Return integers in as few bytes as they need."""
+    if value.is_floating_point():
+        return value.contiguous()
+    if value.dtype != torch.int64:
+        raise ValueError(f"log: got {value.dtype}, expected integers of 64 bits")
+    low, high = (int(value.min()), int(value.max())) if value.numel() else (0, 0)
+    for kind in INTEGERS:
+        if torch.iinfo(kind).min <= low and high <= torch.iinfo(kind).max:
+            return value.to(kind).contiguous()
+    return value.contiguous()
+
+
+def problem(spec: Spec, log: Log) -> str:
+    """Return why a log cannot be that of such a run; nothing where it can."""
+    rounds, clients = spec.rounds, spec.clients
+    if log.cohort.ndim != 2 or len(log.cohort) != rounds:
+        return f"cohort: got {list(log.cohort.shape)}, expected {rounds} rounds"
+    if not _within(log.cohort, 0, clients - 1):
+        return f"cohort: got other clients than 0 to {clients - 1}"
+    due = [n for n in range(1, rounds + 1) if n % spec.eval_every == 0 or n == rounds]
+    if log.evaluated.tolist() != due:
+        return f"evaluated: got {log.evaluated.tolist()}, expected {due}"
+    groups = {
+        "term": (log.term, rounds),
+        "server": (log.server, rounds),
+        "sent": (log.sent, rounds),
+        "watch": (log.watch, len(due)),
+        "final": (log.final, len(due)),
+    }
+    for group, (tensors, count) in groups.items():
+        for name, value in tensors.items():
+            if len(value) != count:
+                return f"{group}/{name}: got {len(value)} rows, expected {count}"
+            if value.is_floating_point():
+                if value.isinf().any():
+                    return f"{group}/{name}: got a number that is not finite"
+            elif not _within(value, NOT_EVALUATED):
+                return f"{group}/{name}: got a number below {NOT_EVALUATED}"
+    if list(log.samples.shape) != [len(due), clients]:
+        return f"samples: got {list(log.samples.shape)}, expected {[len(due), clients]}"
+    right = {
+        "accuracy": (log.accuracy, log.samples),
+        "full": (log.full, log.full_samples),
+    }
+    for group, (tensors, samples) in right.items():
+        if tensors and not _within(samples, 0):
+            return f"{group}: got fewer than 0 samples"
+        for name, value in tensors.items():
+            if value.shape != samples.shape or len(value) != len(due):
+                return f"{group}/{name}: got {list(value.shape)} numbers"
+            if not _within(value, NOT_EVALUATED) or (value > samples).any():
+                return f"{group}/{name}: got numbers outside of 0 to the samples"
+    return ""
+
+
+def _within(value: Tensor, low: int, high: float = float("inf")) -> bool:
+    return bool(((value >= low) & (value <= high)).all())
+
+
+def compact(log: Log) -> Log:
+    """Return a log with loss terms as means over the cohort, as tables read them."""
+    terms = {n: v.flatten(1).mean(1, keepdim=True) for n, v in log.term.items()}
+    return log._replace(term=terms)
 
 
 def write(record: Record, log: Log) -> Path:
-    """Write a record and its log, and return the record's path."""
-    raise NotImplementedError
+    """Write a record and its log, and return the record's path.
+
+    ``record.log`` is made here.
+
+    Raises
+    ------
+    ValueError
+        The log cannot be that of such a run, ``FEDLIB_RESULTS`` is ``none``, or a text
+        names a place of this machine.
+    """
+    spec = Spec.model_validate(record.spec)
+    path = path_of(spec, record.key)
+    if path is None:
+        raise ValueError("FEDLIB_RESULTS: got 'none', expected a folder to write to")
+    log = compact(log)
+    wrong = problem(spec, log)
+    if wrong:
+        raise ValueError(f"run {record.key}: {wrong}")
+    flat = {name: _narrow(value) for name, value in sorted(log.flat().items())}
+    content = save_tensors(flat)
+    packed = pyarrow.Codec("zstd", LEVEL).compress(content, asbytes=True)
+    told = LogFile(sha256=hashlib.sha256(packed).hexdigest(), bytes=len(content))
+    text = record.model_copy(update={"log": told}).model_dump_json(indent=1) + "\n"
+    for place in (ROOT, cache_dir(), Path.home()):
+        if len(place.parts) > 1 and f"{place}/" in text:
+            raise ValueError(f"run {record.key}: its record names a path below {place}")
+    with atomic_write(log_path(path)) as temporary:
+        temporary.write_bytes(packed)
+    write_text(path, text)
+    return path
+
+
+def remove(path: Path) -> None:
+    """Remove a published run; its record first, so that none is without a log."""
+    path.unlink()
+    log_path(path).unlink(missing_ok=True)
+
+
+def cached(key: str) -> tuple[dict[str, Any], Log]:
+    """Return what the cache has of a finished run: its record as it is there, its log.
+
+    Raises
+    ------
+    ValueError
+        There is no such finished run.
+    """
+    home = cache_dir() / "runs" / key
+    try:
+        told = json.loads((home / "spec.json").read_text(encoding="utf-8"))
+        log = Log.of(dict(sorted(load_file(home / "result.safetensors").items())))
+    except (FileNotFoundError, json.JSONDecodeError, SafetensorError) as error:
+        raise ValueError(f"run {key}: not in the cache, or not finished") from error
+    timing = home / "timing.json"
+    if timing.exists():
+        told["timing"] = json.loads(timing.read_text(encoding="utf-8"))
+    return told, log
 
 
 def publish(key: str) -> Path:
     """Copy a finished run of the cache into the published ones; return its record.
 
-    A run that is there already is left as it is.
+    A run that is there already is left as it is; one of the same settings and data by
+    other code makes room.
 
     Raises
     ------
@@ -161,4 +396,50 @@ def publish(key: str) -> Path:
         The cache has no such finished run, or ``results/`` holds runs on other data of
         that name.
     """
-    raise NotImplementedError
+    told, log = cached(key)
+    spec = Spec.model_validate(told["spec"])
+    if has(spec, key):
+        return path_of(spec, key)  # pyright: ignore[reportReturnType]
+    keep_facts(spec.dataset, told["data"][0])
+    record = Record(
+        key=key,
+        spec=spec.model_dump(mode="json"),
+        log_format=told["format"],
+        data=told["data"],
+        partition=told["partition"],
+        code=told["code"],
+        deviations=told.get("deviations", []),
+        device=told["device"],
+        kernel=told.get("kernel", ""),
+        kept_bytes=told.get("kept_bytes", {}),
+        versions=told["versions"],
+        timing=told.get("timing", {}),
+        accuracy=measured(Result(spec, key, log)),
+        log=LogFile(sha256="", bytes=1),
+        vouchers=told.get("vouchers", []),
+    )
+    folder = folder_of(spec)
+    before = folder.glob("*.json") if folder else ()
+    path = write(record, log)
+    for other in before:
+        if other != path and _of_same(record, read_record(other)):
+            remove(other)
+    return path
+
+
+def _of_same(one: Record, other: Record) -> bool:
+    return (one.spec, one.data[0]) == (other.spec, other.data[0])
+
+
+@contextmanager
+def unread() -> Iterator[None]:
+    """Compute as if nothing were published, in other processes of ours as well."""
+    before = os.environ.get("FEDLIB_RESULTS")
+    os.environ["FEDLIB_RESULTS"] = "none"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["FEDLIB_RESULTS"]
+        else:
+            os.environ["FEDLIB_RESULTS"] = before

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from fedlib import registry
-from fedlib.data import load
+from fedlib.data import facts
 from fedlib.draw.tables import compare, mean_sd
 from fedlib.runs.results import Result
 from fedlib.support.paths import PARAMS
@@ -372,7 +372,7 @@ def curves(
         data = result.spec.test if rule is None else "clients"
         accuracy = result.accuracy(model, how, data).nanmean(1)
         rows = {"round": result.evaluated, "accuracy": accuracy.numpy()}
-        head = {"panel": load(result.spec.dataset).title, "method": label(result)}
+        head = {"panel": facts(result.spec.dataset).title, "method": label(result)}
         parts.append(pd.DataFrame(rows).assign(**head))
     whole = pd.concat(parts).dropna(subset="accuracy")  # of rounds with this rule
     grouped = whole.groupby(["panel", "method", "round"], sort=False)["accuracy"]
@@ -409,7 +409,7 @@ def ends(curves: pd.DataFrame) -> pd.DataFrame:
 
 def data_title(name: str) -> str:
     """Return how a data set is printed, with what is told of the copy at hand."""
-    return load(name).title
+    return facts(name).title
 
 
 # How ``tables.render`` prints what CSVs hold by name.

@@ -31,7 +31,9 @@ from fedlib.core.log import Log, Rows
 from fedlib.core.method import Round, draw_cohort
 from fedlib.core.nets import State
 from fedlib.core.tree import Tree, flatten, restore, take, tree_map
-from fedlib.data import Dataset, load
+from fedlib.data import DataError, facts, load, locate
+from fedlib.data.access import absent
+from fedlib.runs import published
 from fedlib.runs.device import chosen, computing, describe, kernel, moved
 from fedlib.runs.federation import Federation, federation, partition_of
 from fedlib.runs.results import Result
@@ -66,13 +68,22 @@ def code_of(spec: Spec) -> Code:
 _drawn: dict[str, list[str]] = {}
 
 
-def _partition(spec: Spec, data: Dataset) -> list[str]:
-    """Return what tells a spec's partition from others, drawn once in a process."""
+def _partition(spec: Spec, fingerprint: str) -> list[str]:
+    """Return what tells a spec's partition from others, drawn once in a process.
+
+    Where the data are not here, it is that of a published run of these settings.
+    """
+    if not locate(spec.dataset):
+        found = [r for r in published.alike(spec) if r.data[0] == fingerprint]
+        if not found:
+            why = ", and no run of these settings is published"
+            raise DataError(absent(spec.dataset, why))
+        return found[0].partition
     fields = {"dataset", "partition", "clients", "seed", "partition_seed", "imbalance"}
-    asked = data.fingerprint + spec.model_dump_json(include=fields)
+    asked = fingerprint + spec.model_dump_json(include=fields)
     if asked not in _drawn:
         try:
-            found = partition_of(spec, data)
+            found = partition_of(spec, load(spec.dataset))
             owns = hashlib.sha256(found.owns.numpy().tobytes()).hexdigest()[:16]
             _drawn[asked] = [found.fingerprint, owns]
         except ValueError as error:  # a run raises it as well, and has no numbers
@@ -86,24 +97,23 @@ def identity(spec: Spec) -> dict:
     Raises
     ------
     DataError
-        The data set is missing.
+        The data set is missing, and no run of these settings is published.
     SourceError
         Code has changed since this process imported it, or cannot be followed.
     """
-    data = load(spec.dataset)
+    data = facts(spec.dataset)
     return {
         "format": FORMAT,
         "spec": spec.model_dump(mode="json"),
         "data": [data.fingerprint, data.mean, data.std, data.augment],
-        "partition": _partition(spec, data),
+        "partition": _partition(spec, data.fingerprint),
         "code": code_of(spec).hash,
     }
 
 
 def key(spec: Spec) -> str:
     """Return the content address of a run."""
-    text = json.dumps(identity(spec), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:20]
+    return published.key_of(identity(spec))
 
 
 def folder(spec: Spec) -> Path:
@@ -138,12 +148,15 @@ def _result(spec: Spec, log: dict[str, Tensor]) -> Result:
 
 def _stored(spec: Spec) -> Result | None:
     found = _read(folder(spec) / "result.safetensors")
-    return None if found is None else _result(spec, found[0])
+    if found is None:
+        return published.find(spec, key(spec))
+    return _result(spec, found[0])
 
 
 def pending(specs: list[Spec]) -> list[Spec]:
-    """Return the specs whose result is not on disk."""
-    return [s for s in specs if not (folder(s) / "result.safetensors").exists()]
+    """Return the specs whose result is neither in the cache nor published."""
+    missing = [s for s in specs if not (folder(s) / "result.safetensors").exists()]
+    return [spec for spec in missing if not published.has(spec, key(spec))]
 
 
 @contextmanager
@@ -267,6 +280,35 @@ def _to(device: torch.device, *trees: Tree) -> list[Tree]:
     return [tree_map(lambda leaf: leaf.to(device), tree) for tree in trees]
 
 
+def _note(rows: Rows, fed: Federation, after: Round) -> None:
+    """Log a round, and its evaluation where it has one."""
+    spec, number = fed.spec, after.number
+    sent = {name: torch.tensor(size) for name, size in after.sent.items()}
+    rows.add(Log(torch.tensor(after.cohort), after.terms, after.watched, sent))
+    if number % spec.eval_every == 0 or number == spec.rounds:
+        every_rule = number % spec.all_rules_every == 0 or number == spec.rounds
+        found = Log.of(fed.evaluate(after, every_rule=every_rule))
+        rows.add(found._replace(evaluated=torch.tensor(number)))
+
+
+def first_rounds(spec: Spec, count: int) -> Log:
+    """Play the first rounds of a spec, keep nothing, and return what they log.
+
+    Raises
+    ------
+    DataError
+        The data set is missing.
+    NonFiniteError
+        Training diverged.
+    """
+    device, rows = chosen(), Rows()
+    fed = moved(federation(spec), device)
+    with one_thread(), computing(device):
+        for after in islice(fed.rounds(), min(count, spec.rounds)):
+            _note(rows, fed, after)
+    return rows.stacked()
+
+
 def _compute(spec: Spec, home: Path, device: torch.device) -> dict[str, Tensor]:
     fed = federation(spec)
     start, journal = _resume(home, fed)
@@ -292,13 +334,7 @@ def _compute(spec: Spec, home: Path, device: torch.device) -> dict[str, Tensor]:
             begun = time.perf_counter()
             after = next(stepping)
             trained = time.perf_counter()
-            sent = {name: torch.tensor(size) for name, size in after.sent.items()}
-            cohort = torch.tensor(after.cohort)
-            rows.add(Log(cohort, after.terms, after.watched, sent))
-            if number % spec.eval_every == 0 or number == spec.rounds:
-                every_rule = number % spec.all_rules_every == 0 or number == spec.rounds
-                found = Log.of(fed.evaluate(after, every_rule=every_rule))
-                rows.add(found._replace(evaluated=torch.tensor(number)))
+            _note(rows, fed, after)
             seconds["train"] += trained - begun
             seconds["evaluate"] += time.perf_counter() - trained
             if number < spec.rounds:
@@ -325,7 +361,7 @@ def _compute(spec: Spec, home: Path, device: torch.device) -> dict[str, Tensor]:
 
 
 def run(spec: Spec) -> Result:
-    """Return the result of a spec, from the cache or by computing it.
+    """Return the result of a spec: from the cache, as published, or computed.
 
     A run that was cut off goes on from its last round, with the same bits as an
     uninterrupted one. Two processes that ask for the same run compute it once.
@@ -376,7 +412,9 @@ def final(spec: Spec) -> Final:
 
 def _timing(spec: Spec) -> dict[str, float] | None:
     path = folder(spec) / "timing.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    if path.exists():
+        return json.loads(path.read_text(encoding="utf-8"))
+    return published.timing(spec, key(spec))
 
 
 def seconds_per_round(spec: Spec) -> float | None:

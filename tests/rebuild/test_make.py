@@ -298,7 +298,7 @@ def test_new_data_make_stale(project, kernels, monkeypatch):
     write_notebook("toy/b")
     make.rebuild([], "quick")
     other = data.load("digits")._replace(fingerprint="another")
-    monkeypatch.setattr(artefacts, "load", lambda name: other)
+    monkeypatch.setattr(artefacts, "facts", lambda name: other)
     assert reasons("toy/a") == ["data changed: digits"]
     assert reasons("toy/b") == []
 

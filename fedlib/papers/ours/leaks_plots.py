@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from fedlib import registry
-from fedlib.data import load
+from fedlib.data import facts
 from fedlib.draw.plot import COUNTS, PAGE, RC
 
 # scheme -> its name in the figure
@@ -73,7 +73,7 @@ def small_cells(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
             part
             for part in (
                 registry.title(row["paper"]),
-                load(row["dataset"]).title,
+                facts(row["dataset"]).title,
                 SCHEMES[row["scheme"]],
                 row["setting"],
             )

@@ -1,0 +1,208 @@
+"""The commands ``fedlib runs``: what is stored, published, proven and vouched for."""
+
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from fedlib.support.paths import PRESETS
+
+if TYPE_CHECKING:
+    from fedlib.runs.adoption import Outcome
+    from fedlib.runs.stored import Stored
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _selection(command: Command) -> Command:
+    """Add the arguments that choose runs."""
+    preset = click.option(
+        "--preset",
+        default="cpu",
+        show_default=True,
+        metavar="|".join(PRESETS),
+        help="Of the artefacts that are named.",
+    )
+    return click.argument("names", nargs=-1, metavar="[RUN|ARTEFACT]...")(
+        preset(command)
+    )
+
+
+def _chosen(names: Sequence[str], preset: str) -> "list[Stored]":
+    """Return the stored runs of keys and of artefacts; all where none is named."""
+    from fedlib.rebuild.artefacts import prepare, select
+    from fedlib.runs import stored
+
+    keys = [name for name in names if not set(name) - set("0123456789abcdef")]
+    rest = [name for name in names if name not in keys]
+    found = {run.key: run for run in stored.select(keys)} if keys or not names else {}
+    for artefact in select(rest) if rest else ():
+        found |= {run.key: run for run in stored.of(prepare(artefact, preset).specs)}
+    return list(found.values())
+
+
+@click.group("runs")
+def runs_group() -> None:
+    """Look after finished runs: those in the cache, and the published ones.
+
+    RUN is the beginning of a key. ARTEFACT is as for rebuild.
+    """
+
+
+@runs_group.command("list")
+@_selection
+def list_runs(names: tuple[str, ...], preset: str) -> None:
+    """List what is stored, where, and whether today's code would find it."""
+    import pandas as pd
+
+    from fedlib.runs.stored import why_stale
+
+    rows = []
+    for run in _chosen(names, preset):
+        about = [run.told["spec"][n] for n in ("dataset", "method", "rounds", "seed")]
+        stale = why_stale(run.told)
+        state = f"stale: {stale}" if stale else "current"
+        rows.append((run.key, *about, run.where, run.bytes, state))
+    columns = ["key", "dataset", "method", "rounds", "seed", "where", "bytes", "state"]
+    frame = pd.DataFrame(rows, columns=columns)
+    click.echo(frame.to_string(index=False) if rows else "none")
+    current = sum(row[-1] == "current" for row in rows)
+    size = frame["bytes"].sum() / 1e6
+    click.echo(f"{len(rows)} runs, {current} current, {size:.1f} MB")
+
+
+@runs_group.command("show")
+@click.argument("name", metavar="RUN")
+def show_run(name: str) -> None:
+    """Print a run's settings, where its numbers come from, and its last accuracies."""
+    import json
+
+    from fedlib.runs import stored
+    from fedlib.runs.results import Result
+    from fedlib.runs.spec import Spec
+
+    (run,) = stored.select([name])
+    told = dict(run.told)
+    spec = told.pop("spec")
+    stale = stored.why_stale(run.told)
+    click.echo(f"{run}\nin {run.where}; {f'stale: {stale}' if stale else 'current'}")
+    click.echo(f"settings: {json.dumps(spec, ensure_ascii=False)}")
+    for part in ("device", "kernel", "versions", "code", "data", "timing"):
+        if told.get(part):
+            value = told[part]
+            click.echo(
+                f"{part}: {value if isinstance(value, str) else json.dumps(value)}"
+            )
+    summary = Result(Spec.model_validate(spec), run.key, run.log()).summary()
+    shown = summary[["model", "rule", "data", "last", "best", "best_round"]]
+    click.echo((shown.assign(paper=summary["is_paper_rule"])).round(4).to_string())
+    for each in told.get("vouchers", []):
+        click.echo(
+            f"{each['date']}: code {each['code_before']} -> {each['code_after']}, "
+            f"{each['rounds']} rounds played, largest difference "
+            f"{each['largest_difference']:g}, tolerance {each['tolerance']:g}"
+        )
+
+
+@runs_group.command("publish")
+@_selection
+def publish_runs(names: tuple[str, ...], preset: str) -> None:
+    """Copy finished runs of the cache into the folder of published runs.
+
+    A run that is named by its key is published as it is; of artefacts, and of the whole
+    cache, those that today's code finds.
+    """
+    from fedlib.runs import published
+    from fedlib.runs.stored import why_stale
+
+    count = Counter()
+    for run in _chosen(names, preset):
+        by_key = any(run.key.startswith(name) for name in names)
+        stale = "" if by_key else why_stale(run.told)
+        if run.cache is None or run.results is not None:
+            count["there already"] += 1
+        elif stale:
+            count["stale"] += 1
+            click.echo(f"{run}: stale: {stale}; fedlib runs adopt {run.key}")
+        else:
+            path = published.publish(run.key)
+            count["published"] += 1
+            click.echo(f"{run}: {path.name}")
+    _end(count, ("published", "there already", "stale"))
+
+
+@runs_group.command("verify")
+@_selection
+@click.option("--sample", type=click.IntRange(min=1), help="So many of them, drawn.")
+@click.option(
+    "--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Played."
+)
+def verify_runs(
+    names: tuple[str, ...], preset: str, sample: int | None, rounds: int
+) -> None:
+    """Play the first rounds of stored runs again, and compare what they log.
+
+    Stale runs are left out. Exits 1 where a number differs.
+    """
+    from fedlib.runs import adoption
+    from fedlib.runs.stored import why_stale
+
+    found = [run for run in _chosen(names, preset) if not why_stale(run.told)]
+    drawn = random.sample(found, min(sample or len(found), len(found)))
+    _each(drawn, lambda run: adoption.verify(run, rounds), ("same", "stale"))
+
+
+@runs_group.command("adopt")
+@_selection
+@click.option(
+    "--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Played."
+)
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    help="How far numbers may be apart, where arithmetic was changed; default: not.",
+)
+def adopt_runs(
+    names: tuple[str, ...], preset: str, rounds: int, tolerance: float
+) -> None:
+    """File runs of older code under today's keys, where their first rounds are today's.
+
+    What acts later than these rounds is not seen. Exits 1 where a run stays stale.
+    """
+    from fedlib.runs import adoption
+
+    statuses = ("adopted", "current", "stale")
+    _each(
+        _chosen(names, preset),
+        lambda run: adoption.adopt(run, rounds, tolerance),
+        statuses,
+    )
+
+
+def _each(
+    runs: "Sequence[Stored]",
+    act: "Callable[[Stored], Outcome]",
+    statuses: Sequence[str],
+) -> None:
+    """Do something with each run, say what came of it, and exit 1 if one is stale."""
+    from fedlib.data import DataError
+
+    count = Counter()
+    for run in runs:
+        try:
+            status, _, words = act(run)
+        except DataError as error:
+            status, words = "stale", " ".join(str(error).split())
+        count[status] += 1
+        if status != "current":
+            click.echo(f"{run}: {status}: {words}")
+    _end(count, statuses)
+
+
+def _end(count: Counter[str], statuses: Sequence[str]) -> None:
+    click.echo(", ".join(f"{status} {count[status]}" for status in statuses))
+    sys.exit(1 if count["stale"] else 0)

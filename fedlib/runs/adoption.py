@@ -1,0 +1,191 @@
+"""Stored runs under today's code: played again from the start, and vouched for.
+
+A key stands for code, so an edit orphans the runs that it reaches, also where it moves
+no number. ``adopt`` plays the first rounds of such a run again. Where they log what the
+run has logged, it gets today's key, and its record says who vouches for it.
+
+What acts later than the rounds that are played is not seen: a schedule that begins in
+round 50, or rules that are evaluated every ten rounds. Play as many as a change needs.
+"""
+
+import datetime
+import json
+import shutil
+from typing import Any, Literal, NamedTuple
+
+from fedlib.core.method import NonFiniteError
+from fedlib.runs import compare, published, runner
+from fedlib.runs.device import chosen, describe, kernel
+from fedlib.runs.published import Voucher
+from fedlib.runs.spec import Spec
+from fedlib.runs.stored import Stored
+from fedlib.support.files import write_text
+from fedlib.support.paths import cache_dir, figures_dir
+
+ROUNDS = 3  # that are played where nobody says how many
+
+
+class Outcome(NamedTuple):
+    """What became of a stored run."""
+
+    status: Literal["same", "current", "adopted", "stale"]
+    key: str  # now
+    words: str
+
+
+def difference(run: Stored, rounds: int) -> tuple[float, str]:
+    """Return how far a run's first rounds are from today's, and what else is to say.
+
+    Infinite where today's code or data cannot give such a run.
+
+    Parameters
+    ----------
+    rounds : int >= 1
+        How many are played.
+    """
+    spec = Spec.model_validate(run.told["spec"])
+    now = runner.identity(spec)
+    for name, what in (("data", "other data"), ("partition", "another partition")):
+        if json.loads(json.dumps(now[name])) != run.told[name]:
+            return float("inf"), what
+    try:
+        played = published.compact(runner.first_rounds(spec, rounds))
+    except NonFiniteError as error:
+        return float("inf"), str(error)
+    logs = (compare.first(log, rounds) for log in (run.log(), played))
+    return compare.largest_difference(*logs), _elsewhere(run)
+
+
+def _elsewhere(run: Stored) -> str:
+    """Return in words where a run was computed, if not as here."""
+    here = (describe(chosen()), kernel())
+    there = (run.told["device"], run.told.get("kernel") or here[1])
+    if there == here:
+        return ""
+    return f"computed on {' with '.join(there)}, here {' with '.join(here)}"
+
+
+def verify(run: Stored, rounds: int) -> Outcome:
+    """Play the first rounds of a run again, and compare all that they log."""
+    count = min(rounds, run.told["spec"]["rounds"])
+    apart, words = difference(run, count)
+    if apart == 0:
+        return Outcome("same", run.key, f"same numbers in {count} rounds")
+    return Outcome("stale", run.key, _told(apart, words, count))
+
+
+def _told(apart: float, words: str, count: int) -> str:
+    size = "other numbers" if apart == float("inf") else f"differs by {apart:.2g}"
+    return "; ".join(filter(None, [f"{size} in {count} rounds", words]))
+
+
+def adopt(run: Stored, rounds: int = ROUNDS, tolerance: float = 0.0) -> Outcome:
+    """File a run under today's key where its first rounds are today's, too.
+
+    Its published record is replaced. In the cache it is copied, without its models
+    where numbers have moved. Figures that name it by its key name the new one.
+
+    Parameters
+    ----------
+    rounds : int >= 1
+        How many are played.
+    tolerance : float >= 0
+        How far numbers may be apart (``compare.largest_difference``), for a change of
+        arithmetic that was meant; 0: not at all.
+
+    Raises
+    ------
+    DataError
+        The data set is missing.
+    """
+    found = _settled(run)
+    if found is not None:
+        return found
+    count = min(rounds, run.told["spec"]["rounds"])
+    apart, words = difference(run, count)
+    if apart > tolerance:
+        return Outcome("stale", run.key, _told(apart, words, count))
+    spec = Spec.model_validate(run.told["spec"])
+    now = json.loads(json.dumps(runner.identity(spec)))
+    key = published.key_of(now)
+    voucher = Voucher(
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        key_before=run.key,
+        code_before=run.told["code"],
+        code_after=now["code"],
+        rounds=count,
+        largest_difference=apart,
+        tolerance=tolerance,
+    )
+    if run.results:
+        _republish(run, now, key, voucher)
+    if run.cache:
+        _carry(run, now, key, voucher)
+    named = _rename_in_figures(run.key, key)
+    words = f"same numbers in {count} rounds" if apart == 0 else _told(apart, "", count)
+    words += f", named in {named} figures" if named else ""
+    return Outcome("adopted", key, f"{words}; now {key}")
+
+
+def _settled(run: Stored) -> Outcome | None:
+    """Return what is to say of a run that need not be played, else None."""
+    try:
+        spec = Spec.model_validate(run.told["spec"])
+    except ValueError as error:
+        words = "settings: " + " ".join(str(error).split())
+        return Outcome("stale", run.key, words)
+    key = runner.key(spec)
+    if key == run.key:
+        return Outcome("current", key, "current")
+    if run.results and published.has(spec, key):
+        return Outcome("stale", run.key, f"today's code has a run of its own, {key}")
+    carried = (cache_dir() / "runs" / key / "result.safetensors").exists()
+    if not run.results and carried:
+        return Outcome("current", key, f"the cache has it as {key}")
+    return None
+
+
+def _republish(run: Stored, now: dict[str, Any], key: str, voucher: Voucher) -> None:
+    """Write a published run under its new key, and remove it under the old one."""
+    assert run.results is not None
+    record = published.read_record(run.results)
+    changed = {
+        "key": key,
+        "spec": now["spec"],
+        "log_format": now["format"],
+        "data": now["data"],
+        "partition": now["partition"],
+        "code": now["code"],
+        "vouchers": [*record.vouchers, voucher],
+    }
+    log = published.read_log(run.results, record)
+    published.write(record.model_copy(update=changed), log)
+    published.remove(run.results)
+
+
+def _carry(run: Stored, now: dict[str, Any], key: str, voucher: Voucher) -> None:
+    """Copy a run in the cache to its new key."""
+    assert run.cache is not None
+    here = cache_dir() / "runs" / key
+    if here.exists():
+        return
+    left_out = [".lock", *(["final*"] if voucher.largest_difference else [])]
+    scratch = here.with_name(f"{key}.adopted")
+    shutil.copytree(run.cache, scratch, ignore=shutil.ignore_patterns(*left_out))
+    told = json.loads((scratch / "spec.json").read_text(encoding="utf-8")) | now
+    told["sources"] = runner.code_of(Spec.model_validate(now["spec"])).parts
+    told["vouchers"] = [*told.get("vouchers", []), voucher.model_dump()]
+    text = json.dumps(told, indent=1, sort_keys=True) + "\n"
+    write_text(scratch / "spec.json", text)
+    scratch.rename(here)
+
+
+def _rename_in_figures(before: str, after: str) -> int:
+    """Write a run's new key into the figures that name it; return how many do."""
+    count = 0
+    for path in sorted(figures_dir().rglob("*.json")):
+        text = path.read_text(encoding="utf-8")
+        if f'"{before}"' in text:
+            write_text(path, text.replace(f'"{before}"', f'"{after}"'))
+            count += 1
+    return count

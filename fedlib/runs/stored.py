@@ -1,0 +1,146 @@
+"""Finished runs, wherever they are: in the cache, published, or both."""
+
+import functools
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedlib.core.log import Log
+from fedlib.data import DataError, facts
+from fedlib.runs import published, runner
+from fedlib.runs.spec import SettingError, Spec
+from fedlib.support.paths import cache_dir
+
+
+class Stored(NamedTuple):
+    """A finished run and what is told of it."""
+
+    key: str
+    told: dict[str, Any]  # as ``runner.identity``, with device, versions, vouchers
+    cache: Path | None  # its folder
+    results: Path | None  # its published record
+
+    @property
+    def where(self) -> str:
+        """The places that have it."""
+        places = {"cache": self.cache, "results": self.results}
+        return ", ".join(name for name, path in places.items() if path)
+
+    @property
+    def bytes(self) -> int:
+        """Size of all its files."""
+        files = list(self.cache.iterdir()) if self.cache else []
+        if self.results:
+            files += [self.results, published.log_path(self.results)]
+        return sum(path.stat().st_size for path in files)
+
+    def __str__(self) -> str:
+        """Return what tells this run from others."""
+        spec = self.told["spec"]
+        told = f"{spec['method']} on {spec['dataset']}, seed {spec['seed']}"
+        return f"{told}, {spec['rounds']} rounds, key {self.key}"
+
+    def log(self) -> Log:
+        """Return its log, in the form in which logs are published.
+
+        Raises
+        ------
+        PublishedError
+            A file is damaged.
+        ValueError
+            The cache has lost it.
+        """
+        if self.results:
+            record = published.read_record(self.results)
+            return published.read_log(self.results, record)
+        return published.compact(published.cached(self.key)[1])
+
+
+def _of_cache() -> Iterator[Stored]:
+    for path in sorted((cache_dir() / "runs").glob("*/spec.json")):
+        if (path.parent / "result.safetensors").exists():
+            told = json.loads(path.read_text(encoding="utf-8"))
+            told.pop("sources", None)
+            yield Stored(path.parent.name, told, path.parent, None)
+
+
+def everything() -> list[Stored]:
+    """Return all finished runs, by data set, method, rounds, seed, key.
+
+    Raises
+    ------
+    PublishedError
+        A record is damaged.
+    """
+    found = {run.key: run for run in _of_cache()}
+    for path, record in published.records():
+        there = found.get(record.key)
+        told = record.model_dump(mode="json") | record.identity()
+        found[record.key] = Stored(record.key, told, there and there.cache, path)
+    order = ("dataset", "method", "rounds", "seed")
+
+    def place(run: Stored) -> tuple:
+        return (*(run.told["spec"][name] for name in order), run.key)
+
+    return sorted(found.values(), key=place)
+
+
+def of(specs: Sequence[Spec]) -> list[Stored]:
+    """Return the runs of some settings, whatever their code."""
+    asked = {spec.model_dump_json() for spec in specs}
+    return [run for run in everything() if _settings(run) in asked]
+
+
+def _settings(run: Stored) -> str:
+    """Return a run's settings with those that have come since; nothing if refused."""
+    try:
+        return Spec.model_validate(run.told["spec"]).model_dump_json()
+    except ValueError:
+        return ""
+
+
+def select(names: Sequence[str]) -> list[Stored]:
+    """Return the runs that beginnings of keys stand for; all where none is given.
+
+    Raises
+    ------
+    SettingError
+        No run's key begins so, or those of several.
+    """
+    every, chosen = everything(), {}
+    for name in names:
+        hits = [run for run in every if run.key.startswith(name)]
+        if len(hits) != 1:
+            what = f"which begins {len(hits)} keys" if hits else "which begins no key"
+            raise SettingError(f"run: got {name!r}, {what}; see fedlib runs list")
+        chosen[hits[0].key] = hits[0]
+    return list(chosen.values()) if names else every
+
+
+@functools.lru_cache(maxsize=64)
+def _fingerprint(dataset: str) -> str:
+    """Return that of the data here, or of the published runs; empty where unknown."""
+    try:
+        return facts(dataset).fingerprint
+    except DataError:
+        return ""
+
+
+def why_stale(told: dict[str, Any]) -> str:
+    """Return in words why today's code would not find a run; empty when current.
+
+    Partitions are not drawn for it: where a scheme draws another one, the run is found
+    to be stale when it is looked for.
+    """
+    try:
+        spec = Spec.model_validate(told["spec"])
+    except ValueError as error:
+        return "settings: " + " ".join(str(error).split())
+    if spec.model_dump(mode="json") != told["spec"]:
+        return "settings have come since"
+    if told["format"] != runner.FORMAT:
+        return f"format {told['format']}"
+    if _fingerprint(spec.dataset) not in ("", told["data"][0]):
+        return "other data"
+    return "" if runner.code_of(spec).hash == told["code"] else "code"
