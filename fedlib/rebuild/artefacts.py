@@ -15,7 +15,7 @@ from fedlib.data import DATASETS, facts
 from fedlib.draw.tables import plain
 from fedlib.papers import study
 from fedlib.rebuild import parameters
-from fedlib.runs import runner
+from fedlib.runs import published, runner
 from fedlib.runs.spec import SettingError, Spec, suggestion
 from fedlib.support import paths
 from fedlib.support.files import sha256, write_text
@@ -205,6 +205,17 @@ def _written(name: str, preset: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def _counts_runs(artefact: Artefact) -> bool:
+    """Return whether an artefact that reads others' runs reads published ones, too."""
+    return bool(reads(artefact)) and artefact.preset != "quick"
+
+
+def _published() -> str:
+    """Return a hash of what the published runs reached."""
+    told = [[path.name, record.accuracy] for path, record in published.records()]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+
+
 def state(artefact: Artefact) -> dict[str, Any]:
     """Return all that an artefact depends on, as text and numbers.
 
@@ -227,7 +238,8 @@ def state(artefact: Artefact) -> dict[str, Any]:
         "inputs": {
             "/".join(path.parts[-2:]): sha256(path) for path in _references(artefact)
         }
-        | {name: _written(name, artefact.preset) for name in reads(artefact)},
+        | {name: _written(name, artefact.preset) for name in reads(artefact)}
+        | ({"results": _published()} if _counts_runs(artefact) else {}),
     }
     return json.loads(json.dumps(found))
 

@@ -1,7 +1,7 @@
 """All numbers of the papers' tables against ours: what came out the same, what not.
 
-An accuracy is looked for among all runs that artefacts have written beside their files,
-by its setting: data, partition, method, net, budget. Other numbers (gains, counts,
+An accuracy is looked for among the published runs, and among all those that artefacts
+have written beside their files, by its setting: data, partition, method, net, budget. Other numbers (gains, counts,
 ratios, distances) stand in the table of one notebook, which has put the paper's number
 and ours into one row; the row is found by its settings, and must hold that number.
 """
@@ -24,10 +24,12 @@ from fedlib.data import DATASETS
 from fedlib.papers import TABLES, budget, study
 from fedlib.papers.source import Accuracies, Kind, Origin, Source
 from fedlib.partitions import SCHEMES
+from fedlib.runs import published
 from fedlib.runs.reports import reference
 from fedlib.runs.spec import SettingError, Spec
 from fedlib.support.paths import figures_dir
 
+PUBLISHED = "results"  # where a run is from that no artefact has written
 POINTS = 1.5  # of accuracy, where twice the paper's sd is less
 SHARE = 0.1  # of other measured quantities
 GAIN = 0.5  # of a printed gain: ours has its sign, and half to one and a half its size
@@ -65,9 +67,9 @@ PAPERS = tuple(dict.fromkeys(source.paper for source in SOURCES))
 
 
 class Run(NamedTuple):
-    """A run behind an artefact, as its provenance has it."""
+    """A published run, or one behind an artefact, as its provenance has it."""
 
-    artefact: str  # "<paper>/<name>"
+    artefact: str  # "<paper>/<name>", or PUBLISHED
     spec: Spec
     accuracy: Mapping[str, Any]  # by the rule of the method's paper, in percent
 
@@ -83,26 +85,34 @@ class Found(NamedTuple):
 def runs(preset: str) -> dict[str, list[Run]]:
     """Return every run that any artefact of a preset has written with its accuracy.
 
-    They stand under the name of their data set. A setting that did not exist when a run
-    was written has today's default.
+    Published runs are of all presets but ``quick``. All stand under the name of their
+    data set. A setting that did not exist when a run was written has today's default.
 
     Raises
     ------
     ValueError
         A run has a setting that no longer exists.
     """
-    found: dict[str, list[Run]] = {}
+    written: list[tuple[str, str, dict, Mapping[str, Any] | None]] = []
     for path in sorted((figures_dir() / preset).glob("*/*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
         for each in record.get("runs", []):
-            if each.get("accuracy") is None or "spec" not in each:
-                continue
-            try:
-                spec = Spec.of(**each["spec"])
-            except SettingError as error:
-                raise ValueError(f"{preset}/{record['artefact']}: {error}") from error
-            run = Run(record["artefact"], spec, each["accuracy"])
-            found.setdefault(spec.dataset, []).append(run)
+            if "spec" in each:
+                name = record["artefact"]
+                told = each["spec"], each.get("accuracy")
+                written.append((name, f"{preset}/{name}", *told))
+    for path, record in published.records() if preset != "quick" else ():
+        where = "/".join(path.parts[-3:])
+        written.append((PUBLISHED, where, record.spec, record.accuracy))
+    found: dict[str, list[Run]] = {}
+    for name, where, settings, accuracy in written:
+        if accuracy is None:
+            continue
+        try:
+            spec = Spec.of(**settings)
+        except SettingError as error:
+            raise ValueError(f"{where}: {error}") from error
+        found.setdefault(spec.dataset, []).append(Run(name, spec, accuracy))
     return found
 
 
@@ -195,13 +205,17 @@ def _found(
     """Return what runs of a setting reached, the mean over their seeds.
 
     Of runs that differ in their budget those count that cut nothing, the shortest of
-    them; else those with the most rounds. A seed counts once: where artefacts have
-    several runs of it, that of the table's own artefact, else of the first by name.
+    them; else those with the most rounds. A seed counts once: the published run, else,
+    where artefacts have several, that of the table's own, else of the first by name.
     """
     groups: dict[tuple, dict[int, float]] = {}
     words: dict[tuple, list[str]] = {}
     own = f"{source.paper}/{source.table}"
-    for run in sorted(there, key=lambda run: (run.artefact != own, run.artefact)):
+    places = [PUBLISHED, own]
+    for run in sorted(
+        there,
+        key=lambda run: (*(run.artefact != name for name in places), run.artefact),
+    ):
         cut = None if full is None else budget.cut(run.spec, full)
         number = _number(run, source, wanted.get("domain"))
         if cut is None or number is None:
@@ -370,7 +384,7 @@ def cells(preset: str) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        paper, table, column (of its reference file), kind, row and setting (as a table
+        paper, table, column (of its reference file), dataset, kind, row and setting (as a table
         is printed), number and sd (the paper's), ours (of the paper's own reading of
         its method), seeds, gap, near (how far ours may be off: twice the paper's sd
         over runs, at least 1.5 points of accuracy; half of a gain; nothing for counts;
@@ -405,6 +419,7 @@ def _cells(source: Origin, figures: Path, ran: Mapping[str, list[Run]]) -> pd.Da
     found = pd.DataFrame(
         {
             **{"paper": source.paper, "table": source.table, "column": column},
+            "dataset": table["dataset"] if "dataset" in table else "",
             **{"kind": kind, "row": row, "setting": setting},
             **{"number": numbers, "sd": sd},
         },
@@ -413,11 +428,11 @@ def _cells(source: Origin, figures: Path, ran: Mapping[str, list[Run]]) -> pd.Da
         _by_runs(source, table, ran) if runs_of_it else _by_rows(source, table, figures)
     )
     found = found.join(pd.DataFrame(ours, table.index))
-    found.insert(10, "gap", found["ours"] - found["number"])
+    found.insert(11, "gap", found["ours"] - found["number"])
     told = runs_of_it and source.sd_over == "runs"
     wide = found["sd"] if told else [float("nan")] * len(found)
     pairs = zip(found["number"], wide, strict=True)
-    found.insert(11, "near", [_near(kind, number, sd) for number, sd in pairs])
+    found.insert(12, "near", [_near(kind, number, sd) for number, sd in pairs])
     found["state"] = np.select(
         [
             mark.eq("unavailable").fillna(False).astype(bool),
@@ -532,6 +547,46 @@ def ran(board: pd.DataFrame) -> pd.DataFrame:
     columns = ["paper", "table", "column", "row", "setting", "number", "sd"]
     ours = ["ours", "seeds", "gap", "near", "reference", "state", "budget"]
     return printed(found[[*columns, *ours]])
+
+
+def tables(board: pd.DataFrame) -> pd.DataFrame:
+    """Return what became of each printed table of accuracies, a row per data set.
+
+    Returns
+    -------
+    DataFrame
+        As ``printed``: paper, table, dataset (its title); numbers that the paper prints
+        and our copy has; of these run (with the whole budget), within (near enough),
+        cut (at less); orderings, settings in which two methods or more ran, and kept,
+        those whose order is the paper's or open (``orderings``); seeds, fewest to
+        most; budget, in words, each once.
+    """
+    accuracy = board[(board.kind == "points") & (board.column == "mean")]
+    accuracy = accuracy[accuracy.state != "not available"]
+    rows = []
+    for (paper, table, dataset), part in accuracy.groupby(
+        ["paper", "table", "dataset"], sort=False
+    ):
+        ran = part[part.state.isin(RAN)]
+        order = orderings(part)["ordering"]
+        least, most = ran["seeds"].min(), ran["seeds"].max()
+        span = [f"{n:.0f}" for n in dict.fromkeys([least, most]) if not pd.isna(n)]
+        rows.append(
+            {
+                **{"paper": paper, "table": table},
+                "dataset": DATASETS[dataset].title,
+                "numbers": len(part),
+                "run": int(part.state.isin(JUDGED).sum()),
+                "within": int((part.state == "reproduced").sum()),
+                "cut": int((part.state == "reduced").sum()),
+                "orderings": len(order),
+                "kept": int(order.isin(("holds", "open")).sum()),
+                **{"seeds": " to ".join(span), "budget": _budgets(ran)},
+            }
+        )
+    columns = ["paper", "table", "dataset", "numbers", "run", "within", "cut"]
+    columns += ["orderings", "kept", "seeds", "budget"]
+    return printed(pd.DataFrame(rows, columns=columns))
 
 
 def orderings(board: pd.DataFrame) -> pd.DataFrame:

@@ -4,6 +4,8 @@
 # pyright: reportGeneralTypeIssues=false, reportReturnType=false
 
 import json
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -14,6 +16,7 @@ from fedlib import papers, registry
 from fedlib.papers import budget
 from fedlib.papers.source import Accuracies
 from fedlib.rebuild import artefacts, scoreboard, scoreboard_plots
+from fedlib.runs import published
 from fedlib.runs.notes import Note, record
 from fedlib.runs.reports import REFERENCE
 from fedlib.runs.spec import Spec
@@ -184,6 +187,45 @@ def test_a_seed_counts_once_and_the_tables_own_run_of_it_first():
     assert (cell()["ours"], cell()["seeds"]) == (80.0, 1)
     keep("fedpa/table2", (fashion("fedpa"), 83.0))
     assert (cell()["ours"], cell()["seeds"]) == (83.0, 1)
+
+
+@pytest.fixture
+def publish(monkeypatch):
+    """Publish runs and what they reached."""
+    told = []
+    monkeypatch.setattr(published, "records", lambda: iter(told))
+
+    def publish(spec: Spec, best: float | None) -> None:
+        reached = None if best is None else {"best": best, "last": -1.0}
+        about = SimpleNamespace(spec=spec.model_dump(mode="json"), accuracy=reached)
+        told.append((Path("results/fashion/fedpa/seed0.json"), about))
+
+    return publish
+
+
+def test_a_published_run_counts_and_before_those_of_artefacts(publish):
+    keep("fedpa/table2", (fashion("fedpa"), 70), (fashion("fedpa", seed=1), 80))
+    publish(fashion("fedpa"), 90.0)
+    publish(fashion("fedpa", seed=2), None)
+    assert (cell()["ours"], cell()["seeds"]) == (85, 2)
+    assert scoreboard.runs("quick") == {}  # its numbers are never the papers'
+
+
+def test_a_published_run_with_a_setting_that_is_gone_is_named(publish):
+    publish(fashion("fedpa"), 90.0)
+    (_, about), *_ = published.records()
+    about.spec["colour"] = "red"
+    with pytest.raises(ValueError, match=r"fashion/fedpa/seed0\.json: .*colour"):
+        scoreboard.runs("cpu")
+
+
+def test_an_artefact_that_reads_others_is_stale_after_a_published_run(publish):
+    board = artefacts.prepare("scoreboard/papers", "cpu")
+    before = artefacts.state(board)["inputs"]["results"]
+    publish(fashion("fedpa"), 90.0)
+    assert artefacts.state(board)["inputs"]["results"] != before
+    quick = artefacts.prepare("scoreboard/papers", "quick")
+    assert "results" not in artefacts.state(quick)["inputs"]
 
 
 def test_the_released_reading_stands_beside_and_is_never_the_papers():
@@ -494,6 +536,21 @@ def test_orderings(printed, off, ordering, in_order, level):
     assert (row["leads"], row["seeds"], row["budget"]) == (best, 1, "full")
     found = (row["ordering"], row["in order"], row["level"])
     assert found == (ordering, in_order, level)
+
+
+def test_tables_count_numbers_and_orderings_by_data_set(printed):
+    """FedPA's Table II has 6 methods, 8 settings; two of Fashion-MNIST, alpha 0.3, ran."""
+    keep("a/a", (fashion("fedavg"), 84.4), (fashion("fedavg", seed=1), 84.4))
+    keep("a/b", (fashion("fedpa"), 50.0), (fashion("fedgen", rounds=3), 84.0))
+    found = scoreboard.tables(of("fedpa/table2")).set_index("dataset")
+    assert found["numbers"].sum() == len(of("fedpa/table2"))
+    row = found.loc["Fashion-MNIST"].to_dict()
+    assert (row["numbers"], row["run"], row["within"], row["cut"]) == (12, 2, 1, 1)
+    assert (row["orderings"], row["kept"]) == (1, 0)  # FedPA leads in print
+    assert row["seeds"] == "1 to 2"
+    assert row["budget"] == "full; 3 of 200 rounds"
+    nothing = found.loc["MNIST"].to_dict()
+    assert (nothing["run"], nothing["seeds"], nothing["budget"]) == (0, "", "")
 
 
 @pytest.mark.parametrize(
