@@ -86,10 +86,10 @@ twice: rebuild
 # What .ci/run runs, step by step.
 ci: lint types twice test
 
-# The README's results section, from the scoreboard of figures/cpu.
+# The numbers in README and REPRODUCTION, from the scoreboard of figures/cpu.
 results: setup
 	FEDLIB_FIGURES=figures $(BIN)/fedlib rebuild scoreboard --preset cpu
-	$(BIN)/python tools/readme_results.py
+	$(BIN)/python tools/write_results.py
 
 # Tests that need a GPU skip themselves where there is none; the doctor does not.
 gpu: setup

@@ -1,9 +1,10 @@
 """All numbers of the papers' tables against ours: what came out the same, what not.
 
 An accuracy is looked for among the published runs, and among all those that artefacts
-have written beside their files, by its setting: data, partition, method, net, budget. Other numbers (gains, counts,
-ratios, distances) stand in the table of one notebook, which has put the paper's number
-and ours into one row; the row is found by its settings, and must hold that number.
+have written beside their files, by its setting: data, partition, method, net, budget.
+Other numbers (gains, counts, ratios, distances) stand in the table of one notebook,
+which has put the paper's number and ours into one row; the row is found by its
+settings, and must hold that number.
 """
 
 # pandas ships no types, and those that pyright infers for frames are wrong here.
@@ -384,14 +385,14 @@ def cells(preset: str) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        paper, table, column (of its reference file), dataset, kind, row and setting (as a table
-        is printed), number and sd (the paper's), ours (of the paper's own reading of
-        its method), seeds, gap, near (how far ours may be off: twice the paper's sd
-        over runs, at least 1.5 points of accuracy; half of a gain; nothing for counts;
-        a tenth of other quantities), reference (of the released reading), budget
-        (``full``, or what of it was cut), reduced and reference_reduced (whether it
-        was), state (of ``STATES``), mark (of the reference file). Seeds and budget are
-        of ours, where there is none of the reference; where the two budgets differ,
+        paper, table, column (of its reference file), dataset, kind, row and setting (as
+        a table is printed), number and sd (the paper's), ours (of the paper's own
+        reading of its method), seeds, gap, near (how far ours may be off: twice the
+        paper's sd over runs, at least 1.5 points of accuracy; half of a gain; nothing
+        for counts; a tenth of other quantities), reference (of the released reading),
+        budget (``full``, or what of it was cut), reduced and reference_reduced (whether
+        it was), state (of ``STATES``), mark (of the reference file). Seeds and budget
+        are of ours, where there is none of the reference; where the two budgets differ,
         both are told.
 
     Raises
@@ -557,9 +558,9 @@ def tables(board: pd.DataFrame) -> pd.DataFrame:
     DataFrame
         As ``printed``: paper, table, dataset (its title); numbers that the paper prints
         and our copy has; of these run (with the whole budget), within (near enough),
-        cut (at less); orderings, settings in which two methods or more ran, and kept,
-        those whose order is the paper's or open (``orderings``); seeds, fewest to
-        most; budget, in words, each once.
+        cut (at less); orderings, settings in which two methods or more ran, and of
+        these hold and open, as ``orderings`` has them; seeds, fewest to most; budget,
+        in words, each once.
     """
     accuracy = board[(board.kind == "points") & (board.column == "mean")]
     accuracy = accuracy[accuracy.state != "not available"]
@@ -580,12 +581,13 @@ def tables(board: pd.DataFrame) -> pd.DataFrame:
                 "within": int((part.state == "reproduced").sum()),
                 "cut": int((part.state == "reduced").sum()),
                 "orderings": len(order),
-                "kept": int(order.isin(("holds", "open")).sum()),
+                "hold": int((order == "holds").sum()),
+                "open": int((order == "open").sum()),
                 **{"seeds": " to ".join(span), "budget": _budgets(ran)},
             }
         )
     columns = ["paper", "table", "dataset", "numbers", "run", "within", "cut"]
-    columns += ["orderings", "kept", "seeds", "budget"]
+    columns += ["orderings", "hold", "open", "seeds", "budget"]
     return printed(pd.DataFrame(rows, columns=columns))
 
 

@@ -1,13 +1,15 @@
-"""The README's generated section."""
+"""What is numbers in README.md and REPRODUCTION.md is written by a tool."""
 
 import importlib.util
 
+import pandas as pd
 import pytest
 
+from fedlib.papers import PAPERS
 from fedlib.support.paths import ROOT
 
 found = importlib.util.spec_from_file_location(
-    "readme_results", ROOT / "tools" / "readme_results.py"
+    "write_results", ROOT / "tools" / "write_results.py"
 )
 assert found is not None
 assert found.loader is not None
@@ -15,13 +17,52 @@ tool = importlib.util.module_from_spec(found)
 found.loader.exec_module(tool)
 
 
-def test_results_are_those_of_the_committed_scoreboard():
-    readme = (ROOT / "README.md").read_text("utf-8")
-    assert tool.written(readme, tool.section()) == readme, "run `make results`"
+@pytest.mark.parametrize("name", ["README.md", "REPRODUCTION.md"])
+def test_numbers_are_those_of_the_committed_scoreboard(name):
+    page = (ROOT / name).read_text("utf-8")
+    assert tool.written(page, tool.sections()[name]) == page, "run `make results`"
 
 
 def test_only_what_is_between_the_marks_changes():
-    before = f"a\n{tool.BEGIN}old\n{tool.END}b\n"
-    assert tool.written(before, "new\n") == f"a\n{tool.BEGIN}new\n{tool.END}b\n"
+    (a, b), (c, d) = tool.marks("one"), tool.marks("two")
+    before = f"a\n{a}old\n{b}b\n{c}old\n{d}c\n"
+    after = f"a\n{a}\nnew\n{b}b\n{c}\nmore\n{d}c\n"
+    assert tool.written(before, {"one": "new", "two": "more"}) == after
     with pytest.raises(ValueError, match="got 0 of"):
-        tool.written("a\n", "new\n")
+        tool.written("a\n", {"one": "new"})
+    with pytest.raises(ValueError, match="got 2 of"):
+        tool.written(before + before, {"one": "new"})
+
+
+@pytest.fixture
+def board(tmp_path):
+    """Write what became of two tables of one paper and one of another."""
+    folder = tmp_path / tool.BOARD
+    folder.mkdir(parents=True)
+    rows = [
+        ("fedpa", "2", "MNIST", 12, 3, 2, 1, 2, 1, 1, "1 to 3", "full; net a_b"),
+        ("fedpa", "3", "MNIST", 12, 0, 0, 0, 0, 0, 0, "", ""),
+        ("fedpa", "3", "CelebA", 2, 0, 0, 0, 0, 0, 0, "", ""),
+    ]
+    rows += [(p, "1", "X", 1, 1, 1, 0, 0, 0, 0, "1", "full") for p in PAPERS]
+    names = ["paper", "table", "dataset", *tool.COUNTS, "seeds", "budget"]
+    pd.DataFrame(rows, columns=names).to_csv(folder / "papers_tables.csv", index=False)
+    return tmp_path
+
+
+def test_a_line_for_each_paper_and_one_for_all(board):
+    lines = tool.in_short(board).splitlines()
+    assert lines[0].split(" | ")[1:4] == ["numbers", "run", "within"]
+    assert len(lines) == 2 + len(PAPERS) + 1
+    assert "| FedPA | 27 | 4 | 3 | 1 | 2 | 1 | 1 |" in lines
+    assert lines[-1] == "| all | 31 | 8 | 7 | 1 | 2 | 1 | 1 |"
+
+
+def test_a_papers_table_has_what_ran_and_names_the_rest(board):
+    text = tool.of_paper("fedpa", board)
+    assert (
+        "| 2 | MNIST | 12 | 3 | 2 | 1 | 2 | 1 | 1 | 1 to 3 | full; net a\\_b |" in text
+    )
+    assert "\n| 3 |" not in text
+    assert text.endswith("\nNot run: table 3 (MNIST, CelebA: 14 numbers).\n")
+    assert "Not run" not in tool.of_paper("gfpl", board)

@@ -80,8 +80,8 @@ def test_an_unknown_batch_or_field_is_named(tmp_path, monkeypatch):
     with pytest.raises(SettingError, match=r"'fedmps/table33'.*fedmps/table3"):
         campaign.batches(["fedmps/table33"])
     monkeypatch.setattr(paths, "PARAMS", tmp_path)
-    (tmp_path / "campaign.yaml").write_text("toy/a: {worht: 1}\n")
-    with pytest.raises(SettingError, match="toy/a: worht: Extra inputs"):
+    (tmp_path / "campaign.yaml").write_text("toy/a: {price: 1}\n")
+    with pytest.raises(SettingError, match="toy/a: price: Extra inputs"):
         campaign.batches()
     (tmp_path / "campaign.yaml").write_text("toy/a: {worth: -1}\n")
     with pytest.raises(SettingError, match="toy/a: worth"):

@@ -1,0 +1,117 @@
+"""The sentences of REPRODUCTION.md stand in files that are there, and say the same."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from fedlib.support.paths import ROOT
+
+found = importlib.util.spec_from_file_location("claims", ROOT / "tools" / "claims.py")
+assert found is not None
+assert found.loader is not None
+tool = importlib.util.module_from_spec(found)
+found.loader.exec_module(tool)
+
+FILE = "figures/cpu/a.csv"
+TABLE = "method,rule,best,sd\nlocal,head,77.84,0.05\nfedmps,head,76.75,\n"
+TABLE += "fedmps,near,76.85,0.004\n"
+
+
+def page(root: Path, sentence: str) -> list[str]:
+    """Write a page of one finding and return what is wrong with it."""
+    (root / "figures/cpu").mkdir(parents=True, exist_ok=True)
+    (root / FILE).write_text(TABLE)
+    text = f"# Page\n\nFree text, 12.3 points.\n\n{tool.FOUND}\n\n- {sentence}\n"
+    (root / tool.PAGE).write_text(text + "\n## Numbers\n\n99.9\n")
+    return tool.problems(root)
+
+
+def link(text: str, title: str, file: str = FILE) -> str:
+    return f'It is [{text}]({file} "{title}").'
+
+
+def test_every_number_stands_in_its_file_and_every_sentence_has_one():
+    assert tool.problems() == []
+
+
+def test_the_page_says_enough_to_be_held_to():
+    text = (ROOT / tool.PAGE).read_text("utf-8")
+    assert len(tool.claims(text)) > 80
+    parts = list(tool.found_in(text))
+    assert len(parts) > 30
+    assert not any(part.startswith(("- ", "|", "<!--")) for part in parts)
+
+
+def test_links_of_the_page_are_there():
+    text = (ROOT / tool.PAGE).read_text("utf-8")
+    files = {file for _, file, _ in tool.LINK.findall(text)}
+    assert [file for file in files if not (ROOT / file).exists()] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("77.8", "best; method=local"),
+        ("77.84 %", "best; method=local"),
+        ("76.8", "best; method=fedmps; rule=head"),  # 76.75 rounds to either
+        ("76.7", "best; method=fedmps; rule=head"),
+        ("78", "best; method=local"),
+        ("−1.1", "best; method=fedmps; rule=head less method=local"),
+        ("1.0", "best; method=local less method=fedmps; rule=near"),
+        ("77.8", "best; method=local less sd; method=local"),
+        ("5 %", "sd*100; method=local"),
+    ],
+)
+def test_a_number_may_be_rounded_a_percentage_or_a_difference(tmp_path, text, title):
+    assert page(tmp_path, link(text, title)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "title", "why"),
+    [
+        ("77.9", "best; method=local", "the file has 77.84"),
+        ("77.83", "best; method=local", "the file has 77.84"),
+        ("1.1", "best; method=fedmps; rule=head less method=local", "has -1.09"),
+        ("76.8", "best; method=fedmps", "2 rows"),
+        ("76.8", "best; method=fedavg", "0 rows"),
+        ("76.8", "worst; method=local", "no column 'worst'"),
+        ("76.8", "best; model=local", "no column 'model'"),
+        ("76.8", "sd; method=fedmps; rule=head", "could not convert"),
+        ("from 1 to 2", "best; method=local", "2 numbers in the text"),
+    ],
+)
+def test_a_number_that_the_file_does_not_have_is_named(tmp_path, text, title, why):
+    (problem,) = page(tmp_path, link(text, title))
+    assert why in problem
+
+
+@pytest.mark.parametrize(
+    ("sentence", "why"),
+    [
+        (link("1", "best", "figures/cpu/b.csv"), "no such file"),
+        (f"See [it]({FILE}), 2.2 points ahead.", "no file behind '2.2'"),
+        (f"See [it]({FILE}), 3 points ahead.", "no file behind '3 points'"),
+        (f"See [it]({FILE}), 40 % of all.", "no file behind '40 %'"),
+        (f"See [it]({FILE}). It is better.", "no artefact: It is better."),
+        ("See [it](README.md).", "no artefact"),
+        ("See [it](figures/cpu/b.png).", "no such file: figures/cpu/b.png"),
+    ],
+)
+def test_a_sentence_without_its_artefact_is_named(tmp_path, sentence, why):
+    (tmp_path / "README.md").touch()
+    assert any(why in problem for problem in page(tmp_path, sentence))
+
+
+def test_settings_in_backticks_and_words_are_no_numbers(tmp_path):
+    assert page(tmp_path, f"At rate `0.1`, 100 of 500 rounds, [it]({FILE}).") == []
+
+
+def test_a_published_run_is_an_artefact_and_a_title_may_hold_a_full_stop(tmp_path):
+    (tmp_path / "results").mkdir()
+    assert page(tmp_path, "It ran in [this run](results).") != []  # not below it
+    (tmp_path / "results/a.json").touch()
+    assert page(tmp_path, "It ran in [this run](results/a.json).") == []
+    text = 'It [77.8](figures/cpu/a.csv "best; method=local") holds. So [it](%s) is.'
+    assert page(tmp_path, text % FILE) == []
+    assert tool.sentences('A [1](b "c. D") e. F g.') == ['A [1](b "c. D") e.', "F g."]

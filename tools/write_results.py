@@ -1,0 +1,105 @@
+"""Write what is numbers in README.md and REPRODUCTION.md from ``figures/cpu``."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from fedlib.draw.tables import escape_markdown, markdown_table
+from fedlib.papers import PAPERS
+from fedlib.registry import title
+
+ROOT = Path(__file__).resolve().parent.parent
+BOARD = Path("figures/cpu/scoreboard")
+COUNTS = ["numbers", "run", "within", "cut", "orderings", "hold", "open"]
+
+
+def _tables(root: Path) -> pd.DataFrame:
+    told = {"table": str, "seeds": str}
+    return pd.read_csv(root / BOARD / "papers_tables.csv", dtype=told).fillna("")
+
+
+def _markdown(header: list[str], rows: list[list]) -> str:
+    """Return a table; columns of numbers are right-aligned."""
+    right = {i for i, name in enumerate(header) if name in COUNTS}
+    texts = [[escape_markdown(str(value)) for value in row] for row in rows]
+    return markdown_table(header, texts, right)
+
+
+def in_short(root: Path = ROOT) -> str:
+    """Return a line for each paper and one for all: accuracies, and orderings."""
+    tables = _tables(root)
+    each = tables.groupby("paper")[COUNTS].sum().loc[list(PAPERS)]
+    rows = [[title(paper), *each.loc[paper]] for paper in PAPERS]
+    return _markdown(["paper", *COUNTS], [*rows, ["all", *each.sum()]])
+
+
+def of_paper(paper: str, root: Path = ROOT) -> str:
+    """Return what became of a paper's tables, by data set; what never ran in a line."""
+    tables = _tables(root)
+    mine = tables[tables["paper"] == paper].drop(columns="paper")
+    ran = mine[mine["run"] + mine["cut"] > 0]
+    rest = mine.drop(ran.index)
+    text = _markdown(list(mine), ran.to_numpy().tolist()) if len(ran) else ""
+    parts = [
+        f"table {table} ({', '.join(part['dataset'])}: {part['numbers'].sum()} numbers)"
+        for table, part in rest.groupby("table", sort=False)
+    ]
+    return text + (f"\nNot run: {'; '.join(parts)}.\n" if parts else "")
+
+
+def _board(root: Path, name: str) -> str:
+    return (root / BOARD / f"{name}.md").read_text("utf-8")
+
+
+def _pictures(root: Path) -> str:
+    papers = sorted((root / BOARD).glob("papers_*.png"))
+    return ", ".join(
+        f"[{path.stem.removeprefix('papers_')}]({path.relative_to(root).as_posix()})"
+        for path in papers
+    )
+
+
+def sections(root: Path = ROOT) -> dict[str, dict[str, str]]:
+    """Return the sections of each page, by the names between their marks."""
+    states = f"{_board(root, 'papers')}\nField by field: {_pictures(root)}.\n"
+    numbers = _board(root, "papers_ran")
+    folded = f"<details><summary>All of them</summary>\n\n{numbers}\n</details>\n"
+    page = {
+        "counts": in_short(root),
+        "states": states,
+        **{paper: of_paper(paper, root) for paper in PAPERS},
+        "orderings": _board(root, "papers_orderings"),
+        "numbers": folded,
+    }
+    return {"README.md": {"results": in_short(root)}, "REPRODUCTION.md": page}
+
+
+def marks(name: str) -> tuple[str, str]:
+    """Return what stands before and behind a section."""
+    begin = f"<!-- {name}: written by `make results`, do not edit -->\n"
+    return begin, f"<!-- end of {name} -->\n"
+
+
+def written(page: str, texts: Mapping[str, str]) -> str:
+    """Return a page with the sections between their marks replaced.
+
+    Raises
+    ------
+    ValueError
+        A mark is missing, or there twice.
+    """
+    for name, text in texts.items():
+        for mark in marks(name):
+            if page.count(mark) != 1:
+                raise ValueError(f"page: got {page.count(mark)} of {mark!r}, not 1")
+        begin, end = marks(name)
+        before, rest = page.split(begin)
+        page = f"{before}{begin}\n{text}\n{end}{rest.split(end)[1]}"
+    return page
+
+
+if __name__ == "__main__":
+    for name, texts in sections().items():
+        path = ROOT / name
+        path.write_text(written(path.read_text("utf-8"), texts), "utf-8")
