@@ -98,7 +98,7 @@ def rebuild(
     """
     if recompute:
         with published.unread():
-            found = rebuild(
+            outcomes = rebuild(
                 names,
                 preset,
                 jobs,
@@ -108,7 +108,7 @@ def rebuild(
                 cluster=cluster,
                 echo=echo,
             )
-        return [_proven(outcome, preset, overrides, echo) for outcome in found]
+        return [_proven(outcome, preset, overrides, echo) for outcome in outcomes]
     jobs = many.jobs_of_machine() if jobs is None else jobs
     if jobs < 1:
         raise ValueError(f"jobs: got {jobs}, expected at least 1")
