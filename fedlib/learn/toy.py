@@ -97,13 +97,15 @@ def shards() -> tuple[Shards, Shards]:
     )
 
 
-def federation(name: str, **hp: object) -> Federation:
+def federation(name: str, *, seed: int = 0, **hp: object) -> Federation:
     """Return a method's toy federation, ready to step.
 
     Parameters
     ----------
     name : str
         A registered method.
+    seed : int
+        Of the first weights, the batches and the noise; clients hold the same images.
     **hp
         Hyper-parameters in place of the method's defaults.
     """
@@ -115,7 +117,7 @@ def federation(name: str, **hp: object) -> Federation:
         training=TRAINING,
         classes=CLASSES,
         clients=len(OWNED),
-        seed=0,
+        seed=seed,
     )
     owns = train.label_counts(CLASSES) > 0
     partition = Partition(train.index, test.index, owns, ())
@@ -123,7 +125,7 @@ def federation(name: str, **hp: object) -> Federation:
     return Federation(spec, method, ctx, load("digits"), partition, train, test, None)
 
 
-def play(name: str, count: int = 12, **hp: object) -> Played:
+def play(name: str, count: int = 12, *, seed: int = 0, **hp: object) -> Played:
     """Run a method for ``count`` rounds on the toy federation and evaluate it.
 
     Parameters
@@ -132,12 +134,14 @@ def play(name: str, count: int = 12, **hp: object) -> Played:
         A registered method.
     count : int >= 1
         Rounds.
+    seed : int
+        Of the first weights, the batches and the noise.
     **hp
         Hyper-parameters in place of those of ``SMALL`` and the method's defaults.
     """
     if count < 1:
         raise ValueError(f"count: got {count}, expected at least 1")
-    fed = federation(name, **SMALL.get(name, {}) | hp)
+    fed = federation(name, seed=seed, **SMALL.get(name, {}) | hp)
     played = list(islice(fed.rounds(), count))
     last = played[-1]
     rule = fed.method.rule(fed.ctx.hp)

@@ -55,6 +55,16 @@ def test_a_play_is_deterministic():
         assert torch.equal(value, again[name]), name
 
 
+def test_a_seed_draws_other_weights_for_the_same_clients():
+    first, other = (toy.federation("fedproto", seed=s) for s in (0, 1))
+    zero = toy.federation("fedproto")
+    a, b, c = (fed.method.init(fed.ctx)[1].state for fed in (first, other, zero))
+    assert all(torch.equal(a[name], c[name]) for name in a)
+    assert not torch.equal(a["head.0.weight"], b["head.0.weight"])
+    for one, two in zip(first.train.index, other.train.index, strict=True):
+        assert torch.equal(one, two)
+
+
 def test_settings_for_small_problems_give_way_to_those_asked_for():
     assert toy.play("fedhpro", 1).federation.ctx.hp.hyper_steps == 10
     assert toy.play("fedhpro", 1, hyper_steps=2).federation.ctx.hp.hyper_steps == 2

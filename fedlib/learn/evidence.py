@@ -1,0 +1,103 @@
+"""Conclusions over seeds: the sentences of a walkthrough, phrased from its numbers."""
+
+from collections.abc import Callable, Iterable, Mapping
+from math import sqrt
+from typing import NamedTuple
+
+import pandas as pd
+
+from fedlib.draw.tables import mean_sd
+from fedlib.runs.many import run_many
+from fedlib.runs.results import Result
+from fedlib.runs.spec import Spec
+
+
+def runs(
+    cases: Mapping[str, Callable[[int], Spec]], seeds: Iterable[int]
+) -> dict[str, list[Result]]:
+    """Return the results of each case, one for each seed, all in one ``run_many``.
+
+    Parameters
+    ----------
+    cases : dict
+        Name to a function that makes the spec of a seed.
+    seeds : list of int
+    """
+    asked = [(name, build(seed)) for seed in seeds for name, build in cases.items()]
+    found: dict[str, list[Result]] = {name: [] for name in cases}
+    results = run_many([spec for _, spec in asked])
+    for (name, _), result in zip(asked, results, strict=True):
+        found[name].append(result)
+    return found
+
+
+def frame(
+    found: Mapping[str, list[Result]], read: Callable[[Result], float]
+) -> pd.DataFrame:
+    """Return one number per run: a row for each seed, a column for each case."""
+    seeds = [result.spec.seed for result in next(iter(found.values()))]
+    columns = {name: [float(read(r)) for r in each] for name, each in found.items()}
+    return pd.DataFrame(columns, index=pd.Index(seeds, name="seed"))
+
+
+def spread(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return mean, sd (ddof 1), lowest and highest of each column over the seeds."""
+    rows = {}
+    for name in scores:
+        mean, sd = mean_sd(scores[name], ddof=1)
+        rows[name] = {"mean": mean, "sd": sd}
+        rows[name] |= {"lowest": scores[name].min(), "highest": scores[name].max()}
+    return pd.DataFrame(rows).T.rename_axis(index="case")
+
+
+class Lead(NamedTuple):
+    """How far one case is above another, by the differences on the same seeds."""
+
+    mean: float
+    sd: float  # ddof 1; NaN for a single seed
+    won: int  # seeds on which it is above
+    seeds: int
+
+    @property
+    def told_apart(self) -> bool:
+        """Whether the mean is more than two standard errors from 0."""
+        return abs(self.mean) > 2 * self.sd / sqrt(self.seeds)  # False for NaN
+
+
+def lead(scores: pd.DataFrame, one: str, other: str) -> Lead:
+    """Return by how much ``one`` is above ``other``, seed by seed."""
+    apart = scores[one] - scores[other]
+    mean, sd = mean_sd(apart, ddof=1)
+    return Lead(mean, sd, int((apart > 0).sum()), len(apart))
+
+
+def say(scores: pd.DataFrame, one: str, other: str, where: str = "") -> Lead:
+    """Print in one sentence which of two cases is ahead, or that neither is.
+
+    Ahead is who leads by more than two standard errors of the mean difference.
+
+    Parameters
+    ----------
+    scores : DataFrame
+        In points, a row for each seed.
+    where : str
+        Begins the sentence, such as "in the last round".
+    """
+    found = lead(scores, one, other)
+    begin = f"{where}: " if where else ""
+    numbers = f"sd {found.sd:.1f}, above on {found.won} of {found.seeds} seeds"
+    if found.told_apart:
+        side = "ahead of" if found.mean > 0 else "behind"
+        points = f"by {abs(found.mean):.1f} points"
+        print(f"{begin}{one} is {side} {other} {points} ({numbers})")
+    else:
+        points = f"{found.mean:+.1f} points"
+        print(f"{begin}{one} and {other} are not told apart, {points} ({numbers})")
+    return found
+
+
+def holds(sentence: str, flags: Iterable[object]) -> int:
+    """Print on how many seeds a sentence is true, and return their number."""
+    known = [bool(flag) for flag in flags]
+    print(f"{sentence}: on {sum(known)} of {len(known)} seeds")
+    return sum(known)
