@@ -33,6 +33,7 @@ class Result:
     spec: Spec
     key: str
     log: Log = field(repr=False)
+    called: str | None = None  # in tables and curves; None: as ``reports.label`` says
 
     @property
     def paper_rule(self) -> Rule:
