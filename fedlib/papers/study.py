@@ -392,11 +392,11 @@ class Study:
 
     @property
     def marked(self) -> dict[str, Any]:
-        """How ``table`` is printed: sd beside its mean, the best of a block in bold."""
+        """How ``table`` is printed: sd beside its mean, a clear best in bold."""
         return {
             "values": ["paper", "mean", "gap", "last", "client_sd"],
             "sd": {"paper": "paper_sd", "mean": "sd"},
-            "best": {"paper": "max", "mean": "max", "last": "max"},
+            "best": ["mean"],
             "blocks": self._keys()[:-1],
         }
 
@@ -406,7 +406,7 @@ class Study:
         return {
             "values": ["paper", "mean", "gap", "last"],
             "sd": {"mean": "sd"},
-            "best": {"paper": "max", "mean": "max", "last": "max"},
+            "best": ["mean"],
             "blocks": ["dataset", "domain"],
         }
 
