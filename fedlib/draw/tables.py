@@ -4,14 +4,18 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
 SIZES = ((0.147, "negligible"), (0.33, "small"), (0.474, "medium"), (math.inf, "large"))
-Sense = Literal["max", "min"]
+# Stands below a table in which anything could be marked
+MARKS = (
+    "Bold: the best, where its mean less one sd over seeds is above every other mean "
+    "plus one sd; underlined: the second, by the same rule. With one seed nothing is."
+)
 
 
 class Comparison(NamedTuple):
@@ -167,15 +171,23 @@ def _number(column: str, value: Any) -> float | None:
     return number
 
 
-def _ranks(column: str, shown: list[float | None], sense: Sense | None) -> list[int]:
-    """Rank by what is printed: equal digits are a tie and get the same mark."""
-    distinct = {v for v in shown if v is not None}
-    if sense is None or sum(v is not None for v in shown) < 2:
-        return [0] * len(shown)
-    if sense not in ("max", "min"):
-        raise ValueError(f"best[{column!r}]: got {sense!r}, expected 'max' or 'min'")
-    order = sorted(distinct, reverse=sense == "max")[:2]
-    return [order.index(v) + 1 if v in order else 0 for v in shown]
+def _ranks(means: Sequence[float | None], sds: Sequence[float | None]) -> list[int]:
+    """Rank the first two of a block, as far as sds keep them apart from all behind.
+
+    A missing sd is NaN, which is above nothing and has nothing above it.
+    """
+    ranks = [0] * len(means)
+    rows = [i for i, mean in enumerate(means) if mean is not None]
+    if len(rows) < 2:
+        return ranks
+    mean, sd = np.array(means, float), np.array(sds, float)
+    order = sorted(rows, key=lambda i: -mean[i])
+    for rank, i in enumerate(order[:2], 1):
+        behind = order[rank:]
+        if not (mean[i] - sd[i] > mean[behind] + sd[behind]).all():
+            break
+        ranks[i] = rank
+    return ranks
 
 
 def markdown_table(
@@ -191,14 +203,16 @@ def markdown_table(
 def plain(markdown: str) -> str:
     """Return a finished Markdown table as aligned text, for a terminal.
 
-    The best keeps its ``**``, the second best stands between ``_``.
+    The best keeps its ``**``, the second best stands between ``_``. Words below the
+    table stay there.
 
     Raises
     ------
     ValueError
         Not a table: a line lacks its bars, or has another number of cells.
     """
-    lines = markdown.strip().splitlines()
+    table, _, below = markdown.strip().partition("\n\n")
+    lines = table.splitlines()
     rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines]  # by bars of its own
     if len(rows) < 2 or len({len(row) for row in rows}) != 1:
         raise ValueError(f"markdown: got {markdown[:40]!r}, expected one table")
@@ -213,7 +227,8 @@ def plain(markdown: str) -> str:
         "  ".join(f"{c:{s}{w}}" for c, s, w in zip(row, sides, wide, strict=True))
         for row in texts
     ]
-    return "\n".join(line.rstrip() for line in aligned) + "\n"
+    words = ["", below] if below else []
+    return "\n".join([*(line.rstrip() for line in aligned), *words]) + "\n"
 
 
 def latex_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: set[int]):
@@ -231,7 +246,7 @@ def render(
     *,
     sd: Mapping[str, str] | None = None,
     stars: Mapping[str, str] | None = None,
-    best: Mapping[str, Sense] | None = None,
+    best: Sequence[str] = (),
     blocks: Sequence[str] = (),
     digits: int = 2,
     scale: float = 1.0,
@@ -239,9 +254,14 @@ def render(
 ) -> Rendered:
     """Return a table as CSV, Markdown and LaTeX (booktabs).
 
-    Printed cells are ``mean ± sd``, with ``*`` where a star column is true. Per column
-    the best is bold and the second underlined; equal printed means share their mark. A
-    missing value is an empty cell. The CSV holds the values of ``df`` as they are.
+    Printed cells are ``mean ± sd``, with ``*`` where a star column is true. A missing
+    value is an empty cell. The CSV holds the values of ``df`` as they are.
+
+    In the columns of ``best`` the largest is bold if its lead is beyond the spread of
+    the seeds: its mean less its sd is above the mean plus the sd of every other row, by
+    the printed digits. The second is underlined if the best is bold and the second is
+    as far from all behind it. A row without an sd, which is one of fewer than two
+    seeds, leaves its block unmarked. ``MARKS`` says so below the table.
 
     Parameters
     ----------
@@ -252,9 +272,9 @@ def render(
         printed as text.
     sd, stars : mapping, optional
         From a column of numbers to the columns with its sd and with its star.
-    best : mapping, optional
-        From a column of numbers to "max" or "min"; by default "max" for all, ``{}``
-        marks nothing.
+    best : list of str, optional
+        Columns of ``sd`` in which the best is marked; that sd is one over seeds (ddof
+        1). By default nothing is marked.
     blocks : list of str, optional
         Columns whose values set rows apart that are not compared with each other.
     digits : int
@@ -266,12 +286,13 @@ def render(
         titles of data sets; columns that are not there are left out.
     """
     sd, stars = dict(sd or {}), dict(stars or {})
-    best = dict.fromkeys(values, "max") if best is None else best
     named = [*values, *sd.values(), *stars.values(), *blocks]
     unknown = [c for c in named if c not in df]
     unknown += [c for c in (*sd, *stars, *best) if c not in values]
     if unknown:
         raise ValueError(f"columns: got {unknown}, expected some of {list(df)}")
+    if bare := [c for c in best if c not in sd]:
+        raise ValueError(f"best: got {bare}, expected columns with an sd: {list(sd)}")
     hidden = {*sd.values(), *stars.values()}
     known = [[None if is_missing(v) else v for v in df[c]] for c in blocks]
     apart = list(zip(*known, strict=True)) if blocks else [()] * len(df)
@@ -293,31 +314,34 @@ def render(
         printed = [None if t is None else float(t) for t in shown]
         spread = df[sd[column]] if column in sd else [None] * len(df)
         marks = df[stars[column]] if column in stars else [None] * len(df)
+        sds = [_number(sd.get(column, ""), s) for s in spread]
+        wides = [None if s is None else f"{s * scale:.{digits}f}" for s in sds]
         texts = []
-        for text, s, mark in zip(shown, spread, marks, strict=True):
-            s = _number(sd.get(column, ""), s)
-            wide = "" if s is None else f" ± {s * scale:.{digits}f}"
+        for text, s, mark in zip(shown, wides, marks, strict=True):
+            wide = "" if s is None else f" ± {s}"
             star = "*" if not is_missing(mark) and bool(mark) else ""
             texts.append("" if text is None else text + wide + star)
         ranks = [0] * len(df)
-        for rows in block_rows:
-            part = _ranks(column, [printed[i] for i in rows], best.get(column))
+        around = [None if s is None else float(s) for s in wides]
+        for rows in block_rows if column in best else []:
+            part = _ranks([printed[i] for i in rows], [around[i] for i in rows])
             for i, rank in zip(rows, part, strict=True):
                 ranks[i] = rank
         cells[column] = [Cell(t, r) for t, r in zip(texts, ranks, strict=True)]
     rows = list(zip(*cells.values(), strict=True))
     right = {i for i, column in enumerate(columns) if column in values}
     header = [str(c) for c in columns]
-    return Rendered(
-        csv_text(df),
-        markdown_table(
-            [escape_markdown(h) for h in header],
-            [[c.markdown() for c in row] for row in rows],
-            right,
-        ),
-        latex_table(
-            [escape_latex(h) for h in header],
-            [[c.latex() for c in row] for row in rows],
-            right,
-        ),
+    markdown = markdown_table(
+        [escape_markdown(h) for h in header],
+        [[c.markdown() for c in row] for row in rows],
+        right,
     )
+    latex = latex_table(
+        [escape_latex(h) for h in header],
+        [[c.latex() for c in row] for row in rows],
+        right,
+    )
+    if best:
+        markdown += f"\n{MARKS}\n"
+        latex += rf"\par{{\footnotesize {MARKS}}}" + "\n"
+    return Rendered(csv_text(df), markdown, latex)

@@ -13,7 +13,7 @@ of these is refused; what only a picture uses stands in ``picture``.
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
@@ -392,11 +392,11 @@ class Study:
 
     @property
     def marked(self) -> dict[str, Any]:
-        """How ``table`` is printed: sd beside its mean, the best of a block in bold."""
+        """How ``table`` is printed: sd beside its mean, a clear best in bold."""
         return {
             "values": ["paper", "mean", "gap", "last", "client_sd"],
             "sd": {"paper": "paper_sd", "mean": "sd"},
-            "best": {"paper": "max", "mean": "max", "last": "max"},
+            "best": ["mean"],
             "blocks": self._keys()[:-1],
         }
 
@@ -406,7 +406,7 @@ class Study:
         return {
             "values": ["paper", "mean", "gap", "last"],
             "sd": {"mean": "sd"},
-            "best": {"paper": "max", "mean": "max", "last": "max"},
+            "best": ["mean"],
             "blocks": ["dataset", "domain"],
         }
 
@@ -448,9 +448,16 @@ def _beside(table: pd.DataFrame, paper: pd.DataFrame, keys: list[str]) -> pd.Dat
 
 
 def study(paper: str, p: Mapping[str, Any], jobs: int | None = None) -> Study:
-    """Make the runs of a grid, or take them from the cache."""
+    """Make the runs of a grid, or take them from the cache.
+
+    Each is called as its cell, so that tables and curves of the results tell runs apart
+    that only their training, or another setting of their text, sets apart.
+    """
     found = grid(paper, p)
-    return Study(paper, found.cells, run_many(found.specs, jobs))
+    made = run_many(found.specs, jobs)
+    pairs = zip(made, found.cells["method"], strict=True)
+    called = [replace(result, called=name) for result, name in pairs]
+    return Study(paper, found.cells, called)
 
 
 def pooled(paper: str, p: Mapping[str, Any]) -> list[Spec]:

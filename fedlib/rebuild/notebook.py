@@ -237,11 +237,11 @@ class Artefact:
         ----------
         content : DataFrame or Rendered
             A DataFrame is rendered with ``options``; by default its numbers are the
-            float columns, and nothing is marked as best.
+            float columns.
         """
         if isinstance(content, pd.DataFrame):
             floats = [c for c in content if pd.api.types.is_float_dtype(content[c])]
-            content = render(content, **{"values": floats, "best": {}} | options)
+            content = render(content, options.pop("values", floats), **options)
         elif options:
             raise ValueError(f"options: got {list(options)} for a finished table")
         base = self._base(suffix, "table")

@@ -60,11 +60,11 @@ def accuracies(results: Sequence[Result]) -> pd.DataFrame:
     accuracy, a selection on the test set.
     """
     parts = []
-    for result in results:
+    for result, name in zip(results, labels(results), strict=True):
         spec, summary = result.spec, result.summary()
         numbers = ["last", "best", "mean_last5"]
         summary[numbers] *= 100
-        head = {"dataset": spec.dataset, "method": label(result), "seed": spec.seed}
+        head = {"dataset": spec.dataset, "method": name, "seed": spec.seed}
         kept = ["model", "rule", "data", *numbers, "best_round", "is_paper_rule"]
         parts.append(summary[kept].assign(**head))
     frame = pd.concat(parts, ignore_index=True)
@@ -266,7 +266,14 @@ def ratios(
 
 
 def label(result: Result) -> str:
-    """Return a run's method, with its variant and switches where not the paper's."""
+    """Return what a run is called, or its method.
+
+    A method has its variant and switches behind it, where not the paper's. What else
+    sets two runs apart, such as their training, a run does not know of itself:
+    ``study.study`` calls its runs by what their texts say.
+    """
+    if result.called is not None:
+        return result.called
     name, hp = result.spec.method, result.spec.hp
     if "variant" not in hp:
         return name
@@ -281,14 +288,35 @@ def label(result: Result) -> str:
     return f"{registry.title(name)} ({', '.join(told)})" if told else name
 
 
+def labels(results: Sequence[Result]) -> list[str]:
+    """Return what each run is called in a table that has them all.
+
+    Raises
+    ------
+    ValueError
+        Two runs of one data set, name and seed: a mean would take them for two seeds.
+    """
+    names = [label(result) for result in results]
+    seen: set[tuple[str, str, int]] = set()
+    for name, spec in zip(names, (r.spec for r in results), strict=True):
+        if (spec.dataset, name, spec.seed) in seen:
+            raise ValueError(
+                f"results: got two runs of {spec.dataset} called {name!r} with seed "
+                f"{spec.seed}, expected one; dataclasses.replace(result, called=...) "
+                "gives one another name"
+            )
+        seen.add((spec.dataset, name, spec.seed))
+    return names
+
+
 def readouts(results: Sequence[Result]) -> pd.DataFrame:
     """Return last, best and mean of the last five for every readout, in percent.
 
     On the test data that the spec reports; ``reported`` marks the paper's readout.
     """
     parts = []
-    for result in results:
-        found = result.summary().assign(run=label(result))
+    for result, name in zip(results, labels(results), strict=True):
+        found = result.summary().assign(run=name)
         parts.append(found[found.data == result.spec.test])
     whole = pd.concat(parts, ignore_index=True)
     numbers = ["last", "best", "mean_last5"]
@@ -303,10 +331,10 @@ def per_client(results: Sequence[Result]) -> pd.DataFrame:
     Columns: run, client, accuracy.
     """
     parts = []
-    for result in results:
+    for result, name in zip(results, labels(results), strict=True):
         last = 100 * result.accuracy(*result.paper_rule)[-1]
         rows = {"client": range(len(last)), "accuracy": last.numpy()}
-        parts.append(pd.DataFrame(rows).assign(run=label(result)))
+        parts.append(pd.DataFrame(rows).assign(run=name))
     return pd.concat(parts, ignore_index=True)[["run", "client", "accuracy"]]
 
 
@@ -318,7 +346,7 @@ def logs(results: Sequence[Result]) -> pd.DataFrame:
     which a method does not have a number are left out.
     """
     parts = []
-    for result in results:
+    for result, run in zip(results, labels(results), strict=True):
         frames = {
             "client": result.terms(),
             "server": result.watched(),
@@ -326,7 +354,7 @@ def logs(results: Sequence[Result]) -> pd.DataFrame:
         }
         for source, frame in frames.items():
             long = frame.reset_index().melt("round", var_name="name").dropna()
-            parts.append(long.assign(run=label(result), source=source))
+            parts.append(long.assign(run=run, source=source))
     whole = pd.concat(parts, ignore_index=True)
     return whole[["run", "source", "name", "round", "value"]]
 
@@ -365,14 +393,14 @@ def curves(
         seeds, sd over them (ddof 1).
     """
     parts = []
-    for result in results:
+    for result, name in zip(results, labels(results), strict=True):
         model, how = rule or result.paper_rule
         if (model, how) not in result.readouts:
             continue
         data = result.spec.test if rule is None else "clients"
         accuracy = result.accuracy(model, how, data).nanmean(1)
         rows = {"round": result.evaluated, "accuracy": accuracy.numpy()}
-        head = {"panel": facts(result.spec.dataset).title, "method": label(result)}
+        head = {"panel": facts(result.spec.dataset).title, "method": name}
         parts.append(pd.DataFrame(rows).assign(**head))
     whole = pd.concat(parts).dropna(subset="accuracy")  # of rounds with this rule
     grouped = whole.groupby(["panel", "method", "round"], sort=False)["accuracy"]

@@ -33,6 +33,7 @@ class Result:
     spec: Spec
     key: str
     log: Log = field(repr=False)
+    called: str | None = None  # in tables and curves; None: as ``reports.label`` says
 
     @property
     def paper_rule(self) -> Rule:
@@ -93,8 +94,9 @@ class Result:
         samples, each with the same weight; ``std`` over them with ddof 0), and where
         ``Spec.test`` asks for it ``pooled``, ``full`` or ``groups`` (the mean over
         groups, each with the same weight). Rounds are those in which the rule was
-        evaluated. The best round is chosen on the test set, as
-        the papers do. ``is_paper_rule`` marks model, rule and data of the paper.
+        evaluated. The best round is chosen on the test set, which favours long and
+        noisy curves: FedMPS's released program does so, most papers do not say.
+        ``is_paper_rule`` marks model, rule and data of the paper.
         """
         rows = []
         test: TestData = self.spec.test

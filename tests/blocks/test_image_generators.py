@@ -1,4 +1,4 @@
-"""Image generators: sizes from the sheet, shapes, BatchNorm."""
+"""FedPG's image generators: the released sizes, shapes, BatchNorm."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ def test_layers_of_the_fully_connected_generator():
     assert slopes == [0.2] * 4
 
 
-def test_convolutional_generator_by_the_sheet():
+def test_convolutional_generator_which_is_ours():
     """Linear to 256 maps of an eighth, BN, then 128, 64 and 64 maps, then c."""
 
     def conv(a, b):

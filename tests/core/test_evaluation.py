@@ -1,6 +1,7 @@
 """On what an accuracy is measured, what is logged, and how a run is labelled."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -105,6 +106,18 @@ def test_labels_tell_variants_and_switches():
         spec = small("fedpg", hp=hp)
         assert reports.label(runner.Result(spec, "key", Log())) == text
     assert reports.label(runner.Result(small("fedavg"), "key", Log())) == "fedavg"
+
+
+def test_two_runs_of_one_name_are_no_two_seeds():
+    fast = runner.Result(small("fedavg"), "fast", Log())
+    slow = replace(fast, spec=small("fedavg", training={"learning_rate": 0.001}))
+    for table in (reports.curves, reports.readouts, reports.accuracies, reports.logs):
+        with pytest.raises(ValueError, match="got two runs of digits called 'fedavg'"):
+            table([fast, slow])
+    named = replace(slow, called="FedAvg (learning_rate=0.001)")
+    assert reports.labels([fast, named]) == ["fedavg", "FedAvg (learning_rate=0.001)"]
+    other = replace(slow, spec=small("fedavg", seed=7))
+    assert reports.labels([fast, other]) == ["fedavg", "fedavg"]
 
 
 def test_logs_are_tidy_and_leave_out_what_a_round_lacks():

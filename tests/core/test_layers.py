@@ -221,8 +221,8 @@ def test_dropout_of_channels_and_eval_mode():
         ("mnist_cnn", (1, 28, 28), 10, 21_840, 320, 50),
     ],
 )
-def test_nets_of_the_sheet(name, shape, classes, parameters, low, high):
-    """Parameter counts and embedding sizes of specs/fedmps.md 1.1."""
+def test_nets_of_fedmps(name, shape, classes, parameters, low, high):
+    """FedMPS's networks: parameters, and sizes of both embeddings."""
     net = nets.build(name, shape, classes)
     assert net.parameter_count() == parameters
     assert net.embedding_sizes() == (low, high)

@@ -1,4 +1,4 @@
-"""Every net against the fact sheets, torch's own modules and a loop over clients."""
+"""Every net against its published size, torch's own modules and loops over clients."""
 
 import copy
 from functools import cache, partial
@@ -18,7 +18,7 @@ UNIT = ["lenet", "fashion_cnn", "mnist_cnn", "mnist_cnn_plain", "femnist_cnn"]
 UNIT += ["digits_cnn"]
 
 # net, image, classes: trained numbers, statistics, counters, d_low, d_high
-SHEET = [
+SIZES = [
     ("fedpa_cnn", (1, 28, 28), 10, 26_434, 44, 2, 784, 32),
     ("fedpa_cnn", (1, 28, 28), 26, 26_962, 44, 2, 784, 32),
     ("fedpa_cnn_celeba", (3, 84, 84), 2, 25_954, 224, 3, 800, 32),
@@ -39,12 +39,12 @@ SHEET = [
 
 @pytest.mark.parametrize(
     ("name", "shape", "classes", "trained", "statistics", "counters", "low", "high"),
-    SHEET,
+    SIZES,
 )
-def test_sizes_of_the_sheets(
+def test_sizes_of_the_papers_nets(
     name, shape, classes, trained, statistics, counters, low, high
 ):
-    """specs/{fedpa,fedhpro,fedpg,gfpl}.md 1.1; on "meta", where nothing is drawn."""
+    """FedPA's, FedHPro's, FedPG's and GFPL's; on "meta", where nothing is drawn."""
     with torch.device("meta"):
         net = nets.build(name, shape, classes)
         out = net.module.eval()(torch.zeros(2, *shape))

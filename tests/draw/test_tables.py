@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from fedlib.draw.tables import (
+    MARKS,
     compare,
     escape_latex,
     escape_markdown,
@@ -15,6 +16,7 @@ from fedlib.draw.tables import (
     plain,
     render,
 )
+from fedlib.runs import reports
 
 
 def normal_p(x: list[float], y: list[float]) -> float:
@@ -100,7 +102,7 @@ def frame() -> pd.DataFrame:
         {
             "method": ["FedAvg", "MOON", "FedProto", "FedMPS"],
             "acc": [0.5, np.nan, 0.801, 0.9],
-            "acc_sd": [0.01, np.nan, 0.02, np.nan],
+            "acc_sd": [0.01, np.nan, 0.02, 0.03],
             "floats": [40.0, 30.0, 10.0, 20.0],
             "star": [True, False, False, None],
         }
@@ -113,7 +115,7 @@ def test_markdown_marks_best_and_second_and_leaves_missing_empty(frame):
         ["acc", "floats"],
         sd={"acc": "acc_sd"},
         stars={"acc": "star"},
-        best={"acc": "max", "floats": "min"},
+        best=["acc"],
         digits=1,
         scale=100,
     )
@@ -122,14 +124,17 @@ def test_markdown_marks_best_and_second_and_leaves_missing_empty(frame):
         "| --- | ---: | ---: |",
         r"| FedAvg | 50.0 ± 1.0\* | 4000.0 |",
         "| MOON |  | 3000.0 |",
-        "| FedProto | <ins>80.1 ± 2.0</ins> | **1000.0** |",
-        "| FedMPS | **90.0** | <ins>2000.0</ins> |",
+        "| FedProto | <ins>80.1 ± 2.0</ins> | 1000.0 |",
+        "| FedMPS | **90.0 ± 3.0** | 2000.0 |",
+        "",
+        MARKS,
     ]
 
 
 def test_latex_is_booktabs_with_escapes(frame):
-    frame["method"] = ["50 % of_a & b", "c^d", "#1 {x} $y$", "[e] ~ a\\b"]
-    made = render(frame, ["acc"], sd={"acc": "acc_sd"}, stars={"acc": "star"}, digits=2)
+    frame["method"] = ["50 % of_a & b", "c^d", "#1 {x} $y$", "[e] ~\\"]
+    spread, stars = {"acc": "acc_sd"}, {"acc": "star"}
+    made = render(frame, ["acc"], sd=spread, stars=stars, best=["acc"])
     assert made.latex.splitlines() == [
         r"\begin{tabular}{lrl}",
         r"\toprule",
@@ -138,10 +143,13 @@ def test_latex_is_booktabs_with_escapes(frame):
         r"50 \% of\_a \& b & 0.50 $\pm$ 0.01{*} & 40.0 \\",
         r"c\textasciicircum{}d &  & 30.0 \\",
         r"\#1 \{x\} \$y\$ & \underline{0.80 $\pm$ 0.02} & 10.0 \\",
-        r"{[}e] \textasciitilde{} a\textbackslash{}b & \textbf{0.90} & 20.0 \\",
+        r"{[}e] \textasciitilde{}\textbackslash{} & \textbf{0.90 $\pm$ 0.03} & 20.0 \\",
         r"\bottomrule",
         r"\end{tabular}",
+        rf"\par{{\footnotesize {MARKS}}}",
     ]
+    assert escape_latex(MARKS) == MARKS
+    assert escape_markdown(MARKS) == MARKS
 
 
 def test_text_is_escaped_character_by_character():
@@ -159,32 +167,70 @@ def test_csv_keeps_numbers_and_has_empty_fields(frame):
         "FedAvg,0.5,0.01,40,True",
         "MOON,,,30,False",
         "FedProto,0.801,0.02,10,False",
-        "FedMPS,0.9,,20,",
+        "FedMPS,0.9,0.03,20,",
     ]
     assert made.csv == frame.to_csv(index=False, float_format="%.10g")
 
 
-def marks(values: list, **options) -> str:
-    lines = render(pd.DataFrame({"v": values}), ["v"], **options).markdown.splitlines()
+def marks(means: list, sds: list, **options) -> str:
+    """Return a letter per row: b bold, u underlined, - without a mark."""
+    frame = pd.DataFrame({"v": means, "sd": sds}, dtype=float)
+    made = render(frame, ["v"], **({"sd": {"v": "sd"}, "best": ["v"]} | options))
     code = {"**": "b", "<i": "u"}
-    return "".join(code.get(line[2:4], "-") for line in lines[2:])
+    lines = made.markdown.splitlines()[2 : 2 + len(means)]
+    return "".join(code.get(line[2:4], "-") for line in lines)
 
 
-def test_ties_share_their_mark_as_printed():
-    assert marks([3.0, 3.0, 2.0, 2.0, 1.0]) == "bbuu-"
-    assert marks([3.0, 3.0, 2.0, 2.0, 1.0], best={"v": "min"}) == "--uub"
-    assert marks([0.8012, 0.8049, 0.7]) == "bbu"  # both print 0.80
-    assert marks([0.8012, 0.8049, 0.7], digits=3) == "ub-"
-    assert marks([1.0, 1.0]) == "bb"
+@pytest.mark.parametrize(
+    ("means", "sds", "marked"),
+    [
+        ([70.0, 68.0], [1.5, 0.4], "bu"),  # 68.5 is above 68.4
+        ([70.0, 68.0], [1.5, 0.5], "--"),  # 68.5 and 68.5 meet
+        ([68.0, 70.0], [0.4, 1.5], "ub"),
+        ([70.0, 68.0, 50.0], [1.0, 0.5, 19.0], "---"),  # the third reaches 69
+        ([70.0, 60.0, 59.0], [1.0, 1.0, 1.0], "b--"),  # second and third are level
+        ([70.0, 60.0, 55.0, 54.0], [1.0] * 4, "bu--"),
+        ([70.0, 70.0], [0.0, 0.0], "--"),
+        ([70.002, 70.001], [0.0, 0.0], "--"),  # both print 70.00
+        ([70.0, 60.0], [None, None], "--"),  # one seed each
+        ([70.0, 60.0, 50.0], [1.0, 1.0, None], "---"),  # one seed in the third
+        ([70.0, 60.0, None], [1.0, 1.0, None], "bu-"),  # not evaluated is no competitor
+        ([70.0, None], [1.0, None], "--"),
+    ],
+)
+def test_a_lead_is_marked_beyond_the_spread_of_the_seeds_only(means, sds, marked):
+    assert marks(means, sds) == marked
 
 
-def test_nothing_is_marked_without_a_competitor_or_by_wish():
-    assert marks([1.0, None]) == "--"
-    assert marks([1.0, 2.0], best={}) == "--"
+def test_nothing_is_marked_unasked_or_without_a_spread():
+    assert marks([2.0, 1.0], [0.1, 0.1], best=[]) == "--"
+    frame = pd.DataFrame({"v": [2.0, 1.0]})
+    assert MARKS not in render(frame, ["v"]).markdown
+    told = r"best: got \['v'\], expected columns with an sd: \[\]"
+    with pytest.raises(ValueError, match=told):
+        render(frame, ["v"], best=["v"])
+
+
+def test_a_table_of_one_seed_has_no_mark_and_one_of_three_has():
+    """Two methods, three seeds of hand-made accuracies: 70 ± 1 and 60 ± 1."""
+    runs = pd.DataFrame(
+        {
+            "dataset": "digits",
+            "method": ["fedmps"] * 3 + ["fedavg"] * 3,
+            "best": [69.0, 70.0, 71.0, 59.0, 60.0, 61.0],
+        }
+    )
+    look = {"sd": {"mean": "sd"}, "best": ["mean"], "blocks": ["dataset"]}
+    three = render(reports.over_seeds(runs, "best"), ["mean"], **look)
+    one = render(reports.over_seeds(runs.iloc[[0, 3]], "best"), ["mean"], **look)
+    assert "**70.00 ± 1.00**" in three.markdown
+    assert "<ins>60.00 ± 1.00</ins>" in three.markdown
+    for text in (one.markdown, one.latex):
+        assert not any(mark in text for mark in ("**", "<ins>", "\\textbf", "\\under"))
 
 
 def test_zero_is_printed_as_zero_and_never_stands_for_missing():
-    made = render(pd.DataFrame({"v": [0.0, None, -0.001]}), ["v"], best={})
+    made = render(pd.DataFrame({"v": [0.0, None, -0.001]}), ["v"])
     assert made.markdown.splitlines()[2:] == ["| 0.00 |", "|  |", "| 0.00 |"]
     assert r"0.00 \\" + "\n \\\\\n0.00" in made.latex
 
@@ -193,9 +239,7 @@ def test_wrong_columns_and_values_are_named(frame):
     with pytest.raises(ValueError, match=r"\['accuracy'\]"):
         render(frame, ["accuracy"])
     with pytest.raises(ValueError, match=r"\['floats'\]"):
-        render(frame, ["acc"], best={"floats": "min"})
-    with pytest.raises(ValueError, match=r"best\['acc'\]: got 'lower'"):
-        render(frame, ["acc"], best={"acc": "lower"})  # pyright: ignore[reportArgumentType]
+        render(frame, ["acc"], best=["floats"])
     with pytest.raises(ValueError, match="method: got 'FedAvg'"):
         render(frame, ["method"])
     with pytest.raises(ValueError, match="v: got inf"):
@@ -204,11 +248,12 @@ def test_wrong_columns_and_values_are_named(frame):
 
 def test_the_best_is_marked_in_each_block_of_rows():
     rows = [("a", "x", 1.0), ("a", "y", 2.0), ("b", "x", 9.0), ("b", "y", 8.0)]
-    df = pd.DataFrame(rows, columns=["dataset", "method", "mean"])
-    found = render(df, ["mean"], blocks=["dataset"]).markdown
+    df = pd.DataFrame(rows, columns=["dataset", "method", "mean"]).assign(sd=0.25)
+    look = {"sd": {"mean": "sd"}, "best": ["mean"]}
+    found = render(df, ["mean"], **look, blocks=["dataset"]).markdown
     assert [line for line in found.splitlines() if "**" in line] == [
-        "| a | y | **2.00** |",
-        "| b | x | **9.00** |",
+        "| a | y | **2.00 ± 0.25** |",
+        "| b | x | **9.00 ± 0.25** |",
     ]
     with pytest.raises(ValueError, match=r"columns: got \['data'\]"):
         render(df, ["mean"], blocks=["data"])
@@ -216,9 +261,10 @@ def test_the_best_is_marked_in_each_block_of_rows():
 
 def test_rows_without_a_value_of_the_setting_are_one_block():
     df = pd.DataFrame({"alpha": [0.1, np.nan, np.nan], "mean": [1.0, 2.0, 3.0]})
-    marked = render(df, ["mean"], best={"mean": "max"}, blocks=["alpha"])
-    assert "**3.00**" in marked.markdown
-    assert "<ins>2.00</ins>" in marked.markdown
+    look = {"sd": {"mean": "sd"}, "best": ["mean"]}
+    marked = render(df.assign(sd=0.25), ["mean"], **look, blocks=["alpha"])
+    assert "**3.00 ± 0.25**" in marked.markdown
+    assert "<ins>2.00 ± 0.25</ins>" in marked.markdown
 
 
 def test_a_csv_holds_names_and_print_has_titles():
@@ -236,15 +282,19 @@ def test_a_written_table_reads_as_aligned_text():
     names = {
         "kind": ["a|b*", "ends in \\", ""],
         "x": [1.0, 22.25, None],
+        "sd": [0.5, 0.0, None],
         "n": [3, 4, 5],
     }
-    shown = render(pd.DataFrame(names), ["x"], digits=1)
+    look = {"sd": {"x": "sd"}, "best": ["x"], "digits": 1}
+    shown = render(pd.DataFrame(names), ["x"], **look)
     assert plain(shown.markdown) == (
-        "kind              x  n\n"
-        "a|b*          _1.0_  3\n"
-        "ends in \\  **22.2**  4\n"
-        "                     5\n"
+        "kind                    x  n\n"
+        "a|b*          _1.0 ± 0.5_  3\n"
+        "ends in \\  **22.2 ± 0.0**  4\n"
+        f"                           5\n\n{MARKS}\n"
     )
+    bare = render(pd.DataFrame({"x": [1.0]}), ["x"])
+    assert plain(bare.markdown) == "   x\n1.00\n"
 
 
 @pytest.mark.parametrize("text", ["", "words", "| a |\n| --- |\n| 1 | 2 |\n"])

@@ -897,7 +897,7 @@ def test_matching_hardly_moves_hyper_prototypes():
 
 
 def test_a_single_sample_of_a_class_gives_its_softmax_away():
-    """Section 6 of the sheet: the server solves W' r = g for r = softmax - e_c."""
+    """The server solves W' r = g of FedHPro's upload for r = softmax - e_c."""
     ctx = context(1)
     shards = toy_shards([9])
     shards.y[:] = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 3])
@@ -912,7 +912,7 @@ def test_a_single_sample_of_a_class_gives_its_softmax_away():
 
 
 def test_payload():
-    """Section 5 of the sheet, for C = 4, d = 32, |I| = 5, M = 3,460."""
+    """What FedHPro's messages hold, for C = 4, d = 32, |I| = 5, M = 3,460."""
     first = play(1, SIZES)[0]
     shards = toy_shards(SIZES)
     owned = sum(len(shards.y[i].unique()) for i in shards.index)

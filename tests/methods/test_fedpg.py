@@ -418,7 +418,7 @@ def test_coincident_points_have_finite_gradients():
 
 
 def plain_generator_training(ctx: Context, weights, model, real, anchors):
-    """An ordinary PyTorch loop from the sheet: Adam (0.5, 0.999), StepLR, eval f."""
+    """FedPG's Eq. (10) as a plain loop: Adam (0.5, 0.999), StepLR; f in eval mode."""
     hp: HP = ctx.hp
     module = copy.deepcopy(fedpg.build_generator(ctx).module).train()
     module.load_state_dict(weights)
@@ -823,7 +823,7 @@ def test_the_first_round_has_no_virtual_data():
 
 
 def test_what_is_sent():
-    """Section 5 of the sheet: D' is C n_v pixels; a prototype d for each own class."""
+    """FedPG's Algorithm 1: D' is C n_v images; d numbers for each class one owns."""
     one, two = play(2, [24, 17, 9], virtual_per_class=5)
     parameters = toy_context(METHOD, 1).net.parameter_count()
     assert one.sent["down/virtual"] == (0, 0)
@@ -986,7 +986,7 @@ def test_raw_alignment_that_runs_away_is_refused_by_name():
 
 
 def test_variants_and_presets():
-    """Table 2.4 of the sheet; the reference can be changed switch by switch."""
+    """Print and release differ in each of ``REFERENCE``; one switch changes alone."""
     hp = HP(variant="reference")
     for name, value in REFERENCE.items():
         assert getattr(hp, name) == value

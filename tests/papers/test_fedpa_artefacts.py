@@ -49,8 +49,8 @@ def test_pace_says_when_a_curve_reaches_anothers_best():
     assert found["largest_drop"].tolist() == pytest.approx([10, 40, 0])
 
 
-def test_formulas_of_the_sheet_on_mnists_network():
-    """specs/fedpa.md, section 5; running statistics stand apart there."""
+def test_formulas_on_mnists_network():
+    """FedPA's payloads, counted by hand; running statistics stand apart."""
     n = costs.Lengths(26_434, 44, 19_744, 256, 32, 10)
     wanted = {
         "fedavg": (26_434, 26_434),

@@ -1,4 +1,4 @@
-"""The papers' settings of every data set: legal, as the sheets say, and runnable."""
+"""Each paper's settings of every data set: legal, as printed or released, runnable."""
 
 import subprocess
 import sys
@@ -51,7 +51,7 @@ def test_every_protocol_is_legal_and_its_net_takes_the_images(paper, dataset):
 
 
 # net, rounds, clients, clients per round, batch, epochs, learning rate, test
-SHEETS = {
+SETTINGS = {
     ("fedmps", "flowers"): ("lenet", 400, 20, 20, 8, 1, 0.01, "clients"),
     ("fedmps", "defungi"): ("lenet", 800, 20, 20, 8, 1, 0.01, "clients"),
     ("fedmps", "realwaste"): ("lenet", 6000, 20, 20, 8, 1, 0.01, "clients"),
@@ -70,8 +70,8 @@ SHEETS = {
 }
 
 
-@pytest.mark.parametrize(("paper", "dataset"), SHEETS)
-def test_settings_of_the_sheets(paper, dataset):
+@pytest.mark.parametrize(("paper", "dataset"), SETTINGS)
+def test_settings_are_those_of_the_paper_or_its_program(paper, dataset):
     spec = here(paper, dataset)
     training = spec.training
     assert (
@@ -83,7 +83,7 @@ def test_settings_of_the_sheets(paper, dataset):
         training.local_epochs,
         training.learning_rate,
         spec.test,
-    ) == SHEETS[paper, dataset]
+    ) == SETTINGS[paper, dataset]
 
 
 def test_gradients_are_clipped_in_fedpgs_settings_alone():
@@ -189,8 +189,8 @@ def test_a_last_batch_of_one_image_does_not_stop_a_resnet():
         kept.train(kept.init_clients(common=True), shards, loss)
 
 
-def test_partitions_of_the_sheets():
-    found = {pair: papers.PAPERS[pair[0]][pair[1]].partition for pair in SHEETS}
+def test_partitions_are_those_of_the_paper_or_its_program():
+    found = {pair: papers.PAPERS[pair[0]][pair[1]].partition for pair in SETTINGS}
     digits = DomainSkew(per_domain=(3, 6, 6, 5), share=0.01, every_class=False)
     wanted = {
         ("gfpl", "femnist"): NwayKshot(shots=92, test_shots=15, spread=1, block=93),

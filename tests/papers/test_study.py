@@ -80,6 +80,29 @@ def test_a_runs_text_may_set_its_training_too():
         grid("gfpl", given | {"runs": ["fedavg:align_weight:1"]})
 
 
+def test_runs_that_only_training_sets_apart_have_names_of_their_own():
+    texts = ["fedavg", "fedavg:learning_rate:0.01", "fedhpro:hpal:raw_sum:clip:5.0"]
+    given = {"dataset": "digits", "net": "digits_bn", "rounds": 1, "local_epochs": 1}
+    found = study.study("fedhpro", {**given, "seed": 0, "runs": texts}).results
+    names = [
+        "fedavg",
+        "FedAvg (learning_rate=0.01)",
+        "FedHPro (hpal=raw_sum, clip=5.0)",
+    ]
+    last = [100 * float(r.accuracy(*r.paper_rule, r.spec.test)[-1, 0]) for r in found]
+    assert last[0] != last[1]
+    readouts = reports.readouts(found)
+    own = readouts[readouts["reported"] == "*"].set_index("run")["last"]
+    assert own.to_dict() == pytest.approx(dict(zip(names, last, strict=True)))
+    curves = reports.curves(found)
+    assert (100 * curves["accuracy"]).tolist() == pytest.approx(last)
+    assert curves["method"].tolist() == names
+    logged = reports.logs(found)
+    assert logged["run"].unique().tolist() == names
+    panels = reports.log_panels(logged, "client")
+    assert not panels.duplicated(["panel", "method", "round"]).any()
+
+
 def test_a_scheme_brings_its_own_settings():
     given = {"scheme": "two_class"}
     assert placed("fedpg", "digits", "fedavg", given) == {"partition": given}

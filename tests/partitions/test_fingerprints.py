@@ -1,4 +1,4 @@
-"""What the released programs draw: the fingerprints of the fact sheets, in full."""
+"""What the released programs of FedMPS, FedPA and FedHPro draw, client by client."""
 
 import random
 
@@ -25,7 +25,7 @@ def labels(per_class: list[int]) -> torch.Tensor:
     return y[torch.randperm(len(y), generator=torch.Generator().manual_seed(3))]
 
 
-# specs/fedpa.md 1.4: data, alpha, ratio, first class, samples per client, all, tests
+# As FedPA releases: data, alpha, ratio, first class, samples per client, all, tests
 FEDPA = [
     (
         *("mnist", 0.1, 0.5, 0),
@@ -150,7 +150,7 @@ def test_fedpa_owners_of_the_letters():
 
 
 def oracle(y: list[int], n: int, alpha: float, ratio: float, seed: int):
-    """Return each client's samples by loops over lists, from specs/fedpa.md 1.4."""
+    """Return each client's samples by loops over lists, as FedPA's program does."""
     legacy, python = np.random.RandomState(seed), random.Random(seed)
     order = sorted(set(y))
     python.shuffle(order)
@@ -200,7 +200,7 @@ def test_fedhpro_long_tails(imbalance, total):
     assert len(kept.unique()) == len(kept) == total
 
 
-# specs/fedhpro.md 1.3: the shipped log, imbalance 100, alpha 0.5, seed 25
+# The log that FedHPro's code is shipped with: imbalance 100, alpha 0.5, seed 25
 NID1_25 = """7,138,586,510,0,0,0,0,0,0
 436,25,182,151,96,238,66,9,15,23
 1241,0,0,0,0,0,0,0,0,0

@@ -1,4 +1,4 @@
-"""The fingerprints of specs/fedmps.md 1.3 and the clamps at class boundaries."""
+"""What FedProto's program draws for FedMPS, and the clamps at class boundaries."""
 
 import random
 

@@ -328,8 +328,9 @@ def test_artefact_tables_take_options_or_a_finished_table():
     df = pd.DataFrame({"method": ["a", "b"], "v": [0.5, 0.25], "n": [1, 2]})
     plain = art.table(df)
     assert plain.markdown.splitlines()[2:] == ["| a | 0.50 | 1 |", "| b | 0.25 | 2 |"]
-    made = art.table(df, values=["v"], best={"v": "max"}, digits=1)
-    assert "**0.5**" in made.markdown
+    look = {"values": ["v"], "sd": {"v": "sd"}, "best": ["v"], "digits": 1}
+    made = art.table(df.assign(sd=0.1), **look)
+    assert "**0.5 ± 0.1**" in made.markdown
     assert art.table(made) is made
     home = paths.figures_dir() / "cpu" / "fedmps"
     assert (home / "table6.md").read_text(encoding="utf-8") == made._repr_markdown_()

@@ -100,12 +100,13 @@ def over_clients(
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return a table whose ``sd`` is over clients (ddof 0), and how it is printed.
 
-    In the best round; with several seeds it is the mean of their sds.
+    In the best round; with several seeds it is the mean of their sds. Nothing is
+    marked as best: clients' spread says nothing about that of the seeds.
     """
     table = found.table("best", paper)
     table = table.assign(sd=table["client_sd"]).drop(columns="client_sd")
     values = [v for v in found.marked["values"] if v != "client_sd"]
-    return table, found.marked | {"values": values}
+    return table, found.marked | {"values": values, "best": []}
 
 
 def sensitivity(table: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:

@@ -187,8 +187,8 @@ def ranks(frame: pd.DataFrame, means: pd.DataFrame) -> tuple[Figure, pd.DataFram
     """Draw accuracies of all methods (rows, best mean rank first) per partition.
 
     Left on the clients' own test samples by each method's own readout, right the
-    server's model on the whole test set. Colour is the rank within a column, the best
-    is bold; a method without a server model has no cell on the right.
+    server's model on the whole test set. Colour is the rank within a column; a method
+    without a server model has no cell on the right.
     """
     order = list(means["method"])
     partitions = list(dict.fromkeys(frame["partition"]))
@@ -212,11 +212,6 @@ def ranks(frame: pd.DataFrame, means: pd.DataFrame) -> tuple[Figure, pd.DataFram
             yticklabels=[registry.title(name) for name in order],
             ax=ax,
         )
-        values = cells.to_numpy()
-        for text in ax.texts:
-            x, y = (int(place) for place in text.get_position())
-            if values[y, x] == np.nanmax(values[:, x]):
-                text.set_fontweight("bold")
         ax.tick_params(axis="x", labelrotation=25, length=0)
         ax.tick_params(axis="y", length=0)
         ax.set(xlabel="", ylabel="", title=title)
