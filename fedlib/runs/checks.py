@@ -8,6 +8,7 @@ it: a log that is made up with care passes both.
 
 import hashlib
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 import torch
@@ -91,7 +92,11 @@ def evaluations(spec: Spec, rounds: int) -> list[int]:
 
 
 def checked_log(
-    spec: Spec, flat: Mapping[str, Tensor], rounds: int | None = None
+    spec: Spec,
+    flat: Mapping[str, Tensor],
+    rounds: int | None = None,
+    *,
+    term_means: bool = False,
 ) -> Log:
     """Return the log of stored tensors, if it can be one of a spec.
 
@@ -101,6 +106,8 @@ def checked_log(
         Tensors by the names on disk, as ``Log.flat`` returns them.
     rounds : int, optional
         Those so far, of a run that was cut off; by default the spec's.
+    term_means : bool
+        Loss terms are means over the cohort, ``[R, 1]``, in place of ``[R, K]``.
 
     Raises
     ------
@@ -124,7 +131,7 @@ def checked_log(
     low, high = int(log.cohort.min()), int(log.cohort.max())
     inside = 0 <= low and high < clients
     _expect("cohort", inside, f"{low} to {high}", f"clients 0 to {clients - 1}")
-    _floats(log, rounds, size, len(rows))
+    _floats(log, rounds, 1 if term_means else size, len(rows))
     _sent("sent", log.sent, rounds)
     _sent("final", log.final, len(rows))
     if rows:
@@ -201,12 +208,25 @@ def checked_record(spec: Spec, record: Any, format: int) -> dict[str, Any]:
     _expect("record", isinstance(record, dict), type(record).__name__, "a table")
     got = record.get("format")
     _expect("format", got == format, got, format)
-    wanted, told = spec.model_dump(mode="json"), record.get("spec")
+    told = record.get("spec")
     _expect("spec", isinstance(told, dict), type(told).__name__, "a table")
-    names = sorted(wanted.keys() | told.keys())
-    other = [n for n in names if told.get(n, ...) != wanted.get(n, ...)]
+    try:  # settings that came since have their defaults
+        there = Spec.of(**told).model_dump()
+    except ValueError as error:
+        raise StoredError(f"spec: {error}") from None
+    other = [name for name, value in spec.model_dump().items() if there[name] != value]
     _expect("spec", not other, f"other settings ({', '.join(other)})", "the run's own")
     return record
+
+
+def is_timing(found: Any) -> bool:
+    """Return whether something read is what a run took."""
+    names = ("train_seconds_per_round", "evaluate_seconds_per_round")
+    return (
+        isinstance(found, dict)
+        and all(name in found for name in names)
+        and all(isinstance(v, int | float) and 0 <= v < inf for v in found.values())
+    )
 
 
 def seal(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
