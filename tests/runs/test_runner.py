@@ -549,7 +549,7 @@ def test_a_flipped_bit_of_a_checkpoint_falls_back_on_the_one_before(
 
 
 def test_a_result_of_someone_else_is_no_result(monkeypatch):
-    """27,778 times right, another format, another run's record: all told, and redone."""
+    """A thousand times right, another format, another record: told, and redone."""
     first = runner.run(small())
     home = runner.folder(small())
     path, record = home / "result.safetensors", home / "spec.json"
