@@ -84,7 +84,8 @@ def test_what_is_read_in_two_ways_is_refused(preset, line, told):
 def test_what_has_one_meaning_is_read(preset):
     text = (
         "rounds: 40\nlr: 1e-3\nrate: 0.5\nlow: -0.25\nzero: 0\nnone: null\nempty:\n"
-        "flag: false\nword: '010'\nday: \"2020-01-02\"\ntable: {a: [1, 2]}\nname: off1\n"
+        "flag: false\nword: '010'\nday: \"2020-01-02\"\n"
+        "table: {a: [1, 2]}\nname: off1\n"
     )
     assert preset(text) == {
         **{"rounds": 40, "lr": "1e-3", "rate": 0.5, "low": -0.25, "zero": 0},
