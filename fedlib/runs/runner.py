@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from filelock import FileLock
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -44,7 +43,7 @@ from fedlib.runs.device import chosen, computing, describe, kernel, moved
 from fedlib.runs.federation import Federation, federation, partition_of
 from fedlib.runs.results import Result
 from fedlib.runs.spec import Spec
-from fedlib.support.files import atomic_write, write_text
+from fedlib.support.files import atomic_write, locked, write_text
 from fedlib.support.paths import cache_dir
 from fedlib.support.progress import progress_off
 from fedlib.support.sources import NOT_FOLLOWED, Code, Place, code, where
@@ -428,8 +427,7 @@ def run(spec: Spec) -> Result:
     if stored is not None:
         return stored
     home = folder(spec)
-    home.mkdir(parents=True, exist_ok=True)
-    with FileLock(home / ".lock"), one_thread():
+    with locked(home / ".lock", _called(spec)), one_thread():
         stored = _stored(spec)  # another process may have finished it meanwhile
         if stored is not None:
             return stored
@@ -438,6 +436,10 @@ def run(spec: Spec) -> Result:
         for part in [*home.glob("checkpoint*"), *home.glob("log-*")]:
             part.unlink(missing_ok=True)
     return _result(spec, log)
+
+
+def _called(spec: Spec) -> str:
+    return f"{spec.method} on {spec.dataset}, seed {spec.seed}, run {key(spec)}"
 
 
 def final(spec: Spec) -> Final:

@@ -15,11 +15,9 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from fedlib.runs import runner
 from fedlib.runs.spec import Spec
-from fedlib.support.files import atomic_write
+from fedlib.support.files import atomic_write, locked
 
 Answer = dict[str, Any]
 RESULT = "result.safetensors"  # what says that a run is finished: it is written last
@@ -95,8 +93,7 @@ def unpack(spec: Spec, files: dict[str, bytes]) -> None:
     it is written is not finished.
     """
     home = runner.folder(spec)
-    home.mkdir(parents=True, exist_ok=True)
-    with FileLock(home / ".lock"):
+    with locked(home / ".lock", f"run {home.name}"):
         if (home / RESULT).exists():  # a shared disk, or another process was faster
             return
         for name in sorted(files, key=lambda name: name == RESULT):

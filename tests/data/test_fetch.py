@@ -23,6 +23,7 @@ from torchvision import datasets as tv
 
 from fedlib import data
 from fedlib.data import DataError, download
+from fedlib.data import unpack as unpacking
 from fedlib.data.types import Remote
 from fedlib.support.paths import ROOT
 from tests.data.test_data import assert_tiny_idx, write_batches
@@ -646,6 +647,12 @@ EVIL = {
     "symlink": link("evil", "/etc/passwd", tarfile.SYMTYPE),
     "relative symlink": link("cifar-10-batches-py/evil", "../../x", tarfile.SYMTYPE),
     "hard link": link("evil", "../x", tarfile.LNKTYPE),
+    "link inside": link("cifar-10-batches-py/evil", "data_batch_1", tarfile.SYMTYPE),
+    "hard link inside": link(
+        "cifar-10-batches-py/evil", "cifar-10-batches-py/data_batch_1", tarfile.LNKTYPE
+    ),
+    "long link": link("cifar-10-batches-py/evil", "x/" * 3000, tarfile.SYMTYPE),
+    "device": special("evil", tarfile.CHRTYPE),
     "pipe": special("evil", tarfile.FIFOTYPE),
 }
 
@@ -686,6 +693,39 @@ def test_a_damaged_archive_without_a_hash(cifar, own_cache, damage):
     cifar.serve(good, hash="")
     data.fetch("cifar10")
     assert_unpacked(cifar, own_cache / "data")
+
+
+def announced(name: str, size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
+    """Return a member's header that promises so many bytes, with none behind it."""
+    member = tarfile.TarInfo(name)
+    member.size, member.type = size, kind
+    return member.tobuf(tarfile.GNU_FORMAT)
+
+
+BOMBS = {
+    "one large member": (announced("a", 2**40), "more than 34.4 GB when unpacked"),
+    "many members": (b"".join(announced(f"{n}", 0) for n in range(9)), "than 8 membe"),
+    "a name without end": (
+        announced("a", 2**33, tarfile.GNUTYPE_LONGNAME),
+        "a name of",
+    ),
+    "a header without end": (announced("a", 2**33, tarfile.XHDTYPE), "a name of 8589"),
+    "zeros behind the end": (announced("a", 0) + bytes(99_999), "behind its members"),
+}
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_an_archive_that_grows_is_refused_before_it_does(
+    cifar, own_cache, kind, monkeypatch
+):
+    monkeypatch.setattr(unpacking, "MOST_MEMBERS", 8)
+    if kind == "zeros behind the end":
+        monkeypatch.setattr(unpacking, "MOST_BYTES", 50_000)
+    bomb, told = BOMBS[kind]
+    cifar.serve(gzip.compress(bomb + bytes(1024)), hash="")
+    with pytest.raises(DataError, match=told):
+        data.fetch("cifar10")
+    assert shown(own_cache / "data") == []
 
 
 def test_a_full_disk_while_unpacking_keeps_the_archive(cifar, own_cache):
