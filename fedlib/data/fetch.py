@@ -66,6 +66,9 @@ def fetch(
             if found is None:
                 scratch.mkdir(exist_ok=True)
                 _complete(name, entry, home, scratch, offline, timeout)
+                for remote in entry.downloads:
+                    if not remote.hash:
+                        echo(f"{remote.path}: no hash is published; taken as it came")
                 echo(f"{entry.title} is in {home}")
                 return home
     echo(f"{entry.title} is in {found} already; nothing was downloaded")
