@@ -73,7 +73,7 @@ def _portable(error: Exception) -> Exception:
     """Return an error that can travel, with the place where it was raised as a note."""
     told = "".join(traceback.format_exception(error))
     try:
-        pickle.loads(pickle.dumps(error))
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - its own bytes, a moment old
     except Exception:  # pickling may raise anything; the run's error goes on in words
         error = RuntimeError(f"{type(error).__name__}: {error}")
     error.add_note(told)

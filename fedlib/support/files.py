@@ -1,17 +1,21 @@
 """Atomic writes: a file is either whole or absent."""
 
 import errno
+import glob
 import hashlib
 import os
 import platform
 import secrets
 import stat
+import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+
+OLD = 3600.0  # seconds; no writer takes so long
 
 
 @contextmanager
@@ -23,6 +27,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(path)
     temporary = path.with_name(f".{path.stem}-{secrets.token_hex(4)}{path.suffix}")
     # what others may do with it is the umask's to say; a link is not followed
     handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
@@ -36,6 +41,15 @@ def atomic_write(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _sweep(path: Path) -> None:
+    """Remove what processes that were killed have left while they wrote this file."""
+    stem, suffix = glob.escape(path.stem), glob.escape(path.suffix)
+    for left in path.parent.glob(f".{stem}-{'[0-9a-f]' * 8}{suffix}"):
+        with suppress(OSError):  # another process was faster, or it is not ours
+            if time.time() - left.stat().st_mtime > OLD:
+                left.unlink()
 
 
 def opened_to_others(folder: Path) -> None:

@@ -53,6 +53,18 @@ def test_a_failed_write_leaves_what_was_there(tmp_path):
     assert [p.read_text() for p in tmp_path.iterdir()] == ["before"]
 
 
+def test_what_killed_writers_left_is_swept(tmp_path):
+    old, young = tmp_path / ".a[1]-0123abcd.txt", tmp_path / ".a[1]-0123abce.txt"
+    others = [tmp_path / ".b-0123abcd.txt", tmp_path / ".a[1]-mine.txt"]
+    for path in (old, young, *others):
+        path.touch()
+    for path in (old, *others):
+        os.utime(path, (1, 1))
+    write_text(tmp_path / "a[1].txt", "a")
+    assert not old.exists()
+    assert all(path.exists() for path in (young, *others))
+
+
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_lock_follows_no_link(tmp_path, exists):
     """Someone else's link, where a lock will be, would empty or make a file of mine."""
