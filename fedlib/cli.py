@@ -47,6 +47,9 @@ class Plain(click.Group):
                 raise
             click.echo(f"Error: {error}", err=True)
             ctx.exit(1)
+        except PermissionError as error:
+            click.echo(f"Error: {error}", err=True)
+            ctx.exit(1)
         except ValueError as error:
             click.echo("Error: " + " ".join(str(error).split()), err=True)
             ctx.exit(2)

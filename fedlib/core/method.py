@@ -205,6 +205,7 @@ class Counted(NamedTuple):
 class Method(NamedTuple):
     """A federated method. ``server`` and ``mine`` are trees of tensors.
 
+    Both are finite and keep the shapes of ``init``: a checkpoint is held to them.
     ``mine`` has a leading client axis; ``client`` sees the rows of the round's cohort.
     ``client`` and ``finish`` return logged terms ``[K]``, ``merge`` logged numbers.
     """

@@ -40,10 +40,10 @@ def _downloads(entry: Entry) -> str:
     """Return each file to download, with its hash and where it is."""
     lines = []
     for remote in entry.downloads:
-        known = [remote.hash] if remote.hash else []
+        known = [remote.hash or "no hash is published"]
         known += [f"{remote.size} bytes"] if remote.size else []
-        facts = f" ({', '.join(known)})" if known else ""
-        lines.append(f"\n  {remote.path}{facts}: {' or '.join(remote.urls)}")
+        facts, urls = ", ".join(known), " or ".join(remote.urls)
+        lines.append(f"\n  {remote.path} ({facts}): {urls}")
     if any(remote.unpack for remote in entry.downloads):
         lines.append("\nIt also unpacks an archive that lies in one of the folders.")
     return "".join(lines)

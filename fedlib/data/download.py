@@ -2,10 +2,12 @@
 
 import errno
 import hashlib
+import http.client
 import logging
 import os
 import re
 import shutil
+import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +22,8 @@ from fedlib.support.progress import progress_off
 
 TIMEOUT = 30.0  # seconds
 CHUNK = 1 << 18  # bytes
+MOST_BYTES = 2**36  # of a file whose size is not known
+SLOWEST = 1000  # bytes per second on average, once a server has begun
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 PAGE = "answers with a web page instead of the file; open it in a browser to see why"
 
@@ -32,6 +36,10 @@ class DiskFullError(DataError):
 
 class _Refused(Exception):
     """One mirror failed; the message says why."""
+
+
+class _TooSlow(_Refused):
+    """A mirror drips; what has arrived is kept."""
 
 
 def human(size: float) -> str:
@@ -91,7 +99,8 @@ def download(remote: Remote, path: Path, *, timeout: float = TIMEOUT) -> str:
     Parameters
     ----------
     timeout : float
-        Seconds that a server may take to connect, and be silent.
+        Seconds that a server may take to connect, and be silent; one that sends less
+        than ``SLOWEST`` for longer is given up, too.
 
     Raises
     ------
@@ -139,10 +148,12 @@ def _whole(url: str, part: Path, remote: Remote, timeout: float) -> None:
 
 def _transfer(url: str, part: Path, remote: Remote, timeout: float) -> bool:
     """Fetch what ``part`` lacks; return whether it was resumed."""
-    start = part.stat().st_size if part.exists() else 0
+    size = part.stat().st_size if part.exists() else 0
+    start = 0  # what is asked for begins here
     version = _mark(part).read_text() if _mark(part).exists() else ""
     headers = {"Accept-Encoding": "identity"}
-    if start and (remote.hash or version):
+    if size and (remote.hash or version):
+        start = size
         headers["Range"] = f"bytes={start}-"
         if not remote.hash:  # nothing else tells when another version is served
             headers["If-Range"] = version
@@ -150,16 +161,21 @@ def _transfer(url: str, part: Path, remote: Remote, timeout: float) -> bool:
         with requests.get(url, headers=headers, stream=True, timeout=timeout) as answer:
             total = _total(answer, start, remote)
             if total is None:  # the server has another file, or no such rest
-                part.unlink()
+                part.unlink()  # so that the whole is asked for
                 return _transfer(url, part, remote, timeout)
             if answer.status_code != requests.codes.partial_content:
                 start = 0
                 _mark(part).write_text(answer.headers.get("ETag", ""))
-            _receive(answer, part, start, total)
+            _receive(answer, part, start, total, remote.size, timeout)
             return start > 0
     except (requests.Timeout, ReadTimeoutError) as error:
         raise _Refused(f"no answer for {timeout:g} s") from error
-    except (requests.RequestException, HTTPError) as error:
+    except (
+        requests.RequestException,
+        HTTPError,
+        http.client.HTTPException,
+        ValueError,  # addresses that are none
+    ) as error:
         raise _Refused(f"connection failed or broken ({error})") from error
 
 
@@ -178,10 +194,13 @@ def _total(answer: requests.Response, start: int, remote: Remote) -> int | None:
         raise _Refused(f"{code} {answer.reason}")
     if answer.headers.get("Content-Type", "").startswith("text/html"):
         raise _Refused(PAGE)
-    total = int(answer.headers.get("Content-Length", -1))
+    total = _length(answer.headers.get("Content-Length", "-1"))
     if code == requests.codes.partial_content:
+        if not start:
+            raise _Refused("answers with a part, which nobody has asked for")
         span = re.fullmatch(
-            r"bytes (\d+)-\d+/(\d+)", answer.headers.get("Content-Range", "")
+            r"bytes (\d{1,18})-\d{1,18}/(\d{1,18})",
+            answer.headers.get("Content-Range", ""),
         )
         if not span or int(span[1]) != start:
             return None
@@ -191,6 +210,14 @@ def _total(answer: requests.Response, start: int, remote: Remote) -> int | None:
     if total >= 0 and remote.size not in (None, total):
         raise _Refused(f"has {total} bytes instead of {remote.size}")
     return total
+
+
+def _length(text: str) -> int:
+    """Return a number of bytes; a proxy may have said it twice."""
+    found = {part.strip() for part in text.split(",")}
+    if len(found) != 1 or not re.fullmatch(r"-1|[0-9]{1,18}", number := found.pop()):
+        raise _Refused(f"says that it has {text[:40]!r} bytes")
+    return int(number)
 
 
 def _chunks(answer: requests.Response, *, until_it_breaks: bool) -> Iterator[bytes]:
@@ -203,15 +230,23 @@ def _chunks(answer: requests.Response, *, until_it_breaks: bool) -> Iterator[byt
             raise
 
 
-def _receive(answer: requests.Response, part: Path, start: int, total: int) -> None:
+def _receive(
+    answer: requests.Response,
+    part: Path,
+    start: int,
+    total: int,
+    known: int | None,
+    timeout: float,
+) -> None:
     """Write a file, or the rest of it from byte ``start``, as it comes."""
     needed = total - start if total >= 0 else None
     name = part.name.removesuffix(".part")
     if needed is not None and needed > shutil.disk_usage(part.parent).free:
-        raise DiskFullError(
-            f"{name}: {_room(needed, part.parent)}. Make room, or name another folder "
-            "with FEDLIB_CACHE"
-        )
+        room = f"{_room(needed, part.parent)}. Make room, or name another folder"
+        if known is None:  # so says this mirror
+            raise _Refused(f"{room} with FEDLIB_CACHE")
+        raise DiskFullError(f"{name}: {room} with FEDLIB_CACHE")
+    most = total if total >= 0 else MOST_BYTES if known is None else known
     bar = tqdm(
         total=total if total >= 0 else None,
         initial=start,
@@ -220,7 +255,7 @@ def _receive(answer: requests.Response, part: Path, start: int, total: int) -> N
         unit_scale=True,
         disable=progress_off(),
     )
-    done = start
+    done, begun = start, time.monotonic()
     try:
         with full_disk_told(name, needed, part.parent), bar:
             with open(part, "ab" if start else "wb") as file:
@@ -232,6 +267,13 @@ def _receive(answer: requests.Response, part: Path, start: int, total: int) -> N
                     file.write(chunk)
                     done += len(chunk)
                     bar.update(len(chunk))
+                    if done > most:
+                        raise _Refused(f"sends more than {most} bytes")
+                    late = time.monotonic() - begun - timeout
+                    if late > (done - start) / SLOWEST:
+                        raise _TooSlow(f"sends less than {SLOWEST} bytes per second")
+    except _TooSlow:
+        raise
     except (_Refused, DiskFullError):
         part.unlink()
         raise

@@ -7,8 +7,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from filelock import FileLock
-
 from fedlib.data.access import absent
 from fedlib.data.catalogue import entry_of
 from fedlib.data.download import TIMEOUT, DiskFullError, download, fault
@@ -16,7 +14,7 @@ from fedlib.data.guide import page_of
 from fedlib.data.sources import always
 from fedlib.data.types import DataError, Entry, Remote
 from fedlib.data.unpack import unpack
-from fedlib.support.files import write_text
+from fedlib.support.files import locked, write_text
 from fedlib.support.paths import cache_dir, data_dirs
 
 log = logging.getLogger(__name__)
@@ -63,12 +61,14 @@ def fetch(
             offline = os.environ.get("FEDLIB_OFFLINE", "0") not in ("", "0")
         home = cache_dir() / "data"
         scratch = home / ".partial" / page_of(name)  # variants share their files
-        scratch.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{scratch}.lock"):
+        with locked(scratch.with_name(f"{scratch.name}.lock"), entry.title):
             found = _present(entry)  # another process may have fetched it meanwhile
             if found is None:
                 scratch.mkdir(exist_ok=True)
                 _complete(name, entry, home, scratch, offline, timeout)
+                for remote in entry.downloads:
+                    if not remote.hash:
+                        echo(f"{remote.path}: no hash is published; taken as it came")
                 echo(f"{entry.title} is in {home}")
                 return home
     echo(f"{entry.title} is in {found} already; nothing was downloaded")

@@ -9,7 +9,9 @@ import io
 import os
 import re
 import stat
+import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -28,6 +30,9 @@ FORMATS = ("JPEG", "PNG", "BMP", "TIFF", "WEBP", "PPM")  # as Pillow names them
 BLOCK = 256  # images decoded before they are written: all that memory holds
 MOST_PIXELS = 2**28 // 3  # of one image: a quarter of a GiB as RGB
 MOST_BYTES = 2**28  # of one file
+DENSE = 2**12  # pixels per byte of a file, of images with more than
+MANY = 2**22  # pixels; no encoder packs a photograph so densely
+MOST_MEMBERS = 2 * 10**7  # of a zip
 
 
 class Item(NamedTuple):
@@ -119,6 +124,8 @@ def _opened(path: Path) -> Iterator[Files]:
     with reading(path):
         archive = zipfile.ZipFile(path)
     with archive:
+        if len(archive.infolist()) > MOST_MEMBERS:
+            raise DataError(f"{path.name}: more than {MOST_MEMBERS} members; refused")
         for member in archive.infolist():
             _check_member(path, member)
 
@@ -170,6 +177,53 @@ def listing(paths: Sequence[Path]) -> list[str]:
 
 # pixels
 
+# Adam7: first column and row of each pass, and the steps between its pixels
+PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4))
+PASSES += ((1, 0, 2, 2), (0, 1, 1, 2))
+SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # of a pixel, by PNG's colour type
+
+
+def check_png(content: bytes) -> None:
+    """Refuse a PNG that has fewer rows than its header says, before it is decoded.
+
+    Pillow leaves what is missing black where the compressed data end as they should.
+
+    Raises
+    ------
+    ValueError
+        Rows are missing.
+    """
+    width, height, bits, colour, _, _, interlaced = struct.unpack_from(
+        ">IIBBBBB", content, 16
+    )
+    wanted = 0
+    for x, y, dx, dy in PASSES if interlaced else ((0, 0, 1, 1),):
+        columns, rows = max(0, -((x - width) // dx)), max(0, -((y - height) // dy))
+        size = (columns * bits * SAMPLES.get(colour, 1) + 7) // 8
+        wanted += rows * (1 + size) if columns else 0
+    unpacker, found = zlib.decompressobj(), 0
+    for part in _png_data(content):
+        while part and found < wanted and not unpacker.eof:
+            found += len(unpacker.decompress(part, 1 << 16))
+            part = unpacker.unconsumed_tail
+    while found < wanted and (part := unpacker.decompress(b"", 1 << 16)):
+        found += len(part)
+    if found < wanted:
+        raise ValueError(f"image file is truncated: {found} of {wanted} bytes of rows")
+
+
+def _png_data(content: bytes) -> Iterator[bytes]:
+    """Yield the compressed parts of a PNG."""
+    place = 8  # behind the signature
+    while place + 8 <= len(content):
+        (size,) = struct.unpack_from(">I", content, place)
+        kind = content[place + 4 : place + 8]
+        if kind == b"IDAT":
+            yield content[place + 8 : place + 8 + size]
+        if kind == b"IEND":
+            return
+        place += 12 + size
+
 
 def square(side: int) -> Prepare:
     """Return how an image becomes a square, whatever its shape.
@@ -214,6 +268,10 @@ def _image(content: bytes) -> Image.Image:
                 raise ValueError(
                     f"{width}x{height} pixels, expected at most {MOST_PIXELS}"
                 )
+            if width * height > max(MANY, DENSE * len(content)):
+                raise ValueError(f"{width}x{height} pixels in {len(content)} bytes")
+            if name == "PNG":
+                check_png(content)
             return image
     raise UnidentifiedImageError("cannot identify image file")
 

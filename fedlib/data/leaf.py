@@ -109,6 +109,12 @@ def _checked(content: Any, file: str) -> Iterator[User]:
     if not isinstance(content, dict) or not all(key in content for key in keys):
         raise DataError(f"{file}: expected an object with {', '.join(keys)}")
     names, sizes, data = (content[key] for key in keys)
+    for key, kind in zip(keys, (list, list, dict), strict=True):
+        if not isinstance(content[key], kind):
+            raise DataError(f"{file}: {key} is no {kind.__name__}")
+    strange = [name for name in names if not isinstance(name, str)]
+    if strange:
+        raise DataError(f"{file}: got {strange[0]!r} for a user, expected text")
     if len(names) != len(sizes):
         raise DataError(f"{file}: {len(names)} users, {len(sizes)} num_samples")
     twice = [name for name, times in Counter(names).items() if times > 1]
@@ -127,6 +133,8 @@ def _checked(content: Any, file: str) -> Iterator[User]:
         raise DataError(f"{file}: user {extra[0]} has samples but is not in users")
     for name, size in zip(names, sizes, strict=True):
         x, y = samples[name]
+        if not (isinstance(x, list) and isinstance(y, list)):
+            raise DataError(f"{file}: user {name}: expected lists x and y")
         if not x:
             raise DataError(f"{file}: user {name} has no samples")
         if not len(x) == len(y) == size:
@@ -144,4 +152,4 @@ def _checked(content: Any, file: str) -> Iterator[User]:
 
 def _is_class(label: Any) -> bool:
     """Return whether a label is a whole number; LEAF writes CelebA's as 0.0 and 1.0."""
-    return isinstance(label, int | float) and label >= 0 and label % 1 == 0
+    return isinstance(label, int | float) and 0 <= label < 2**31 and label % 1 == 0

@@ -19,8 +19,13 @@ from fedlib.data.sources import reading
 from fedlib.data.types import SPLITS, Block, DataError, Notes, Raw
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
+MOST_ROWS = 5 * 10**6  # of one file
+DENSE = 16  # times that images grow when a file is unpacked; they are packed already
+IN_MEMORY = 2**29  # bytes of images
+SPARE = 2**20  # bytes that they may grow besides
 NAME = re.compile(r"(train|test)(?:-(\d+)-of-(\d+))?\.parquet")
 IMAGES = ("image", "img")
 
@@ -98,11 +103,44 @@ def _column(file: "pq.ParquetFile", path: Path, names: tuple[str, ...]) -> str:
     )
 
 
-def _names(file: "pq.ParquetFile", label: str) -> list[str]:
+def _names(file: "pq.ParquetFile", path: Path, label: str) -> list[str]:
     """Return the names of labels that Hugging Face keeps beside the columns."""
     metadata: dict[bytes, bytes] = file.schema_arrow.metadata or {}
-    about = json.loads(metadata.get(b"huggingface", b"{}"))
-    return about.get("info", {}).get("features", {}).get(label, {}).get("names", [])
+    with reading(path, AttributeError):
+        about = json.loads(metadata.get(b"huggingface", b"{}"))
+        found = about.get("info", {}).get("features", {}).get(label, {})
+        names = found.get("names", [])
+        if not (isinstance(names, list) and all(isinstance(n, str) for n in names)):
+            raise ValueError(f"names of {label}: expected a list of texts")
+    return names
+
+
+def _refuse_bomb(file: "pq.ParquetFile", path: Path, column: str) -> None:
+    """Refuse a file that says it holds far more than its size, before it is unpacked.
+
+    Raises
+    ------
+    DataError
+        Too many rows, or images that grow as no packed image does.
+    """
+    about, size = file.metadata, path.stat().st_size
+    if about.num_rows > min(MOST_ROWS, size):
+        raise DataError(f"{path}: {about.num_rows} rows in {size} bytes; refused")
+    groups = range(about.num_row_groups)
+    unpacked = sum(_unpacked(file, number, column) for number in groups)
+    if unpacked > DENSE * size + SPARE:
+        raise DataError(f"{path}: {unpacked} bytes of images in {size}; refused")
+
+
+def _unpacked(file: "pq.ParquetFile", number: int, column: str) -> int:
+    """Return the bytes of a column in a row group, without packing."""
+    group = file.metadata.row_group(number)
+    parts = (group.column(place) for place in range(group.num_columns))
+    return sum(
+        part.total_uncompressed_size
+        for part in parts
+        if part.path_in_schema.split(".")[0] == column
+    )
 
 
 def _checked(value: Any, names: list[str], place: str) -> Any:
@@ -118,17 +156,26 @@ def _checked(value: Any, names: list[str], place: str) -> Any:
 
 def _rows(
     file: "pq.ParquetFile", path: Path, columns: list[str]
-) -> Iterator[list[tuple[bytes, Any]]]:
+) -> Iterator[Iterator[tuple[bytes, Any]]]:
     """Yield the bytes of an image and its label, for some rows at a time."""
-    batches = file.iter_batches(BLOCK, columns=columns)
-    while True:
-        with reading(path):
-            batch = next(batches, None)
-        if batch is None:
-            return
-        images, labels = (batch.column(column).to_pylist() for column in columns)
-        content = [i["bytes"] if isinstance(i, dict) else i for i in images]
-        yield list(zip((c or b"" for c in content), labels, strict=True))
+    for group in range(file.metadata.num_row_groups):
+        # all rows may share one value: a batch has as many as memory has room for
+        most = IN_MEMORY // max(1, _unpacked(file, group, columns[0]))
+        size = min(BLOCK, max(1, most))
+        batches = file.iter_batches(size, row_groups=[group], columns=columns)
+        while True:
+            with reading(path):
+                batch = next(batches, None)
+            if batch is None:
+                break
+            yield map(_cell, *(batch.column(column) for column in columns))
+
+
+def _cell(image: "pa.Scalar", label: "pa.Scalar") -> tuple[bytes, Any]:
+    """Return one row; what is no bytes is no image."""
+    content = image.as_py()
+    content = content.get("bytes") if isinstance(content, dict) else content
+    return content if isinstance(content, bytes) else b"", label.as_py()
 
 
 def _blocks(
@@ -146,7 +193,8 @@ def _blocks(
             file = pq.ParquetFile(path)
         with file:
             columns = [_column(file, path, IMAGES), _column(file, path, (label,))]
-            names = _names(file, label) if named else []
+            names = _names(file, path, label) if named else []
+            _refuse_bomb(file, path, columns[0])
             place = (f"{path.name}:{row}" for row in itertools.count())
             for rows in _rows(file, path, columns):
                 arrays, y = [], []

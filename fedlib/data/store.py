@@ -5,9 +5,11 @@ labels with what else is known in ``labels.safetensors``. The folder is built un
 another name and renamed when it is complete.
 """
 
+import contextlib
 import functools
 import hashlib
 import json
+import logging
 import os
 import shutil
 import tempfile
@@ -17,7 +19,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from filelock import FileLock
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -32,7 +33,10 @@ from fedlib.data.types import (
     Groups,
     Notes,
 )
+from fedlib.support.files import locked, opened_to_others, write_text
 from fedlib.support.paths import cache_dir
+
+log = logging.getLogger(__name__)
 
 LAYOUT = 3  # of the folder; another number decodes everything again
 SHOWN = 20  # unreadable images that a message names
@@ -139,6 +143,7 @@ def _decode(name: str, sources: list[Path], folder: Path, unreadable: Policy) ->
         if notes.unreadable and unreadable == "refuse":
             _refuse(name, notes)
         _write_labels(scratch, raw.title or entry.title, entry.groups, read, notes)
+        opened_to_others(scratch)
         os.replace(scratch, folder)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -185,54 +190,130 @@ def _write_labels(
     save_file(tensors, folder / "labels.safetensors", about)
 
 
+FILES = ("train_x.npy", "test_x.npy", "labels.safetensors")
+SEEN = "checked.json"  # sizes and times of the files when their content was hashed
+ABOUT = ("title", "classes", "groups", "skipped", "sizes", "fingerprint")
+
+
+class _Damaged(ValueError):
+    """A decoded folder is not what was written."""
+
+
+def _expect(right: bool, what: str) -> None:
+    if not right:
+        raise _Damaged(what)
+
+
 @functools.lru_cache(maxsize=4)
 def _open(name: str, folder: Path) -> Dataset:
+    """Read a decoded folder.
+
+    Raises
+    ------
+    ValueError
+        Something in it is missing, of another shape or type, or out of range, or its
+        content is not that of its fingerprint.
+    """
     entry = entry_of(name)
     with safe_open(folder / "labels.safetensors", "pt") as file:
-        about = file.metadata()
+        about = file.metadata() or {}
         tensors = {key: file.get_tensor(key) for key in file.keys()}
+    _expect(all(key in about for key in ABOUT), f"expected {', '.join(ABOUT)}")
+    names = {key: _texts(about[key]) for key in ("classes", "groups", "skipped")}
+    images = {split: _images(folder, split) for split in SPLITS}
+    for split, x in images.items():
+        _expect(x.dtype == torch.uint8 and x.ndim == 4, f"{split} images are none")
+        _expect(x.shape[1:] == images["train"].shape[1:], "images of two shapes")
+        _numbers(tensors, f"{split}_y", len(x), len(names["classes"]))
     groups = None
-    if "train_group" in tensors:
-        names = tuple(json.loads(about["groups"]))
-        groups = Groups(tensors["train_group"], tensors["test_group"], names)
-    return Dataset(
+    if names["groups"]:
+        for split, x in images.items():
+            _numbers(tensors, f"{split}_group", len(x), len(names["groups"]))
+        groups = Groups(tensors["train_group"], tensors["test_group"], names["groups"])
+    found = Dataset(
         name,
-        _images(folder, "train"),
+        images["train"],
         tensors["train_y"],
-        _images(folder, "test"),
+        images["test"],
         tensors["test_y"],
-        tuple(json.loads(about["classes"])),
+        names["classes"],
         entry.mean,
         entry.std,
         entry.augment,
         about["title"],
         about["fingerprint"],
         groups,
-        tuple(json.loads(about["skipped"])),
+        names["skipped"],
         about["sizes"],
     )
+    _check_content(folder, found)
+    return found
+
+
+def _texts(text: str) -> tuple[str, ...]:
+    found = json.loads(text)
+    right = isinstance(found, list) and all(isinstance(each, str) for each in found)
+    _expect(right, "expected a list of texts")
+    return tuple(found)
+
+
+def _numbers(tensors: dict[str, Tensor], name: str, count: int, names: int) -> None:
+    """Check labels or groups: one for each image, each with a name."""
+    _expect(name in tensors, f"{name} is missing")
+    y = tensors[name]
+    _expect(y.dtype == torch.int64 and list(y.shape) == [count], f"{name} are none")
+    low, high = int(y.min()), int(y.max())
+    _expect(0 <= low and high < names, f"{name}: {low} to {high} of {names} names")
+
+
+def _check_content(folder: Path, data: Dataset) -> None:
+    """Hash what is stored, unless its files are as they were when that was done."""
+    there = [(folder / name).stat() for name in FILES]
+    marks = [[about.st_size, about.st_mtime_ns, about.st_ino] for about in there]
+    text, seen = json.dumps([data.fingerprint, marks]), folder / SEEN
+    if seen.is_file() and seen.read_bytes() == text.encode():
+        return
+    _expect(fingerprint(content(data)) == data.fingerprint, "other bits than written")
+    with contextlib.suppress(OSError):  # someone else's folder: hash it each time
+        write_text(seen, text)
 
 
 def stored(name: str, sources: list[Path], unreadable: Policy = "refuse") -> Dataset:
     """Return a data set from its decoded folder, decoding it first where needed.
 
+    To read what is there needs no right to write.
+
     Raises
     ------
     DataError
         The source is damaged, or has unreadable images and they are not to be skipped.
+    PermissionError
+        The folder of decoded data cannot be written to, and has not this one.
     """
     folder = decoded_folder(name, sources)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
-        if not folder.exists():
-            _decode(name, sources, folder, unreadable)
-        try:
-            return _open(name, folder)
-        except (SafetensorError, OSError, EOFError, ValueError):
-            # damaged on disk: decode again
+    found = _opened(name, folder)
+    if found is not None:
+        return found
+    with locked(folder.with_name(f"{folder.name}.lock"), entry_of(name).title):
+        found = _opened(name, folder)  # another process may have decoded it meanwhile
+        if found is not None:
+            return found
+        if folder.exists():
             forget(folder)
-            _decode(name, sources, folder, unreadable)
-            return _open(name, folder)
+        _decode(name, sources, folder, unreadable)
+        return _open(name, folder)
+
+
+def _opened(name: str, folder: Path) -> Dataset | None:
+    """Return a data set from its decoded folder; None where it is absent or damaged."""
+    if not folder.exists():
+        return None
+    try:
+        return _open(name, folder)
+    except (SafetensorError, OSError, EOFError, ValueError) as error:
+        why = " ".join(str(error).split()) or type(error).__name__
+        log.warning("decoded %s in the cache is damaged (%s); decoded again", name, why)
+        return None
 
 
 def forget(folder: Path) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
 from IPython.core.inputtransformer2 import TransformerManager
 
 from fedlib import papers, registry
@@ -15,6 +14,7 @@ from fedlib.data import DATASETS, facts
 from fedlib.draw.tables import plain
 from fedlib.papers import study
 from fedlib.rebuild import parameters
+from fedlib.rebuild.presets import read_preset
 from fedlib.runs import published, runner
 from fedlib.runs.spec import SettingError, Spec, suggestion
 from fedlib.support import paths
@@ -90,7 +90,7 @@ def prepare(
     if "preset" not in known:
         raise SettingError(f"{name}: the notebook has no parameter 'preset'")
     file = paths.PARAMS / preset / f"{name}.yaml"
-    layers = [_yaml(file), dict(overrides or {})]
+    layers = [read_preset(file), dict(overrides or {})]
     for layer in layers:
         if layer.get("preset", preset) != preset:
             raise SettingError(
@@ -113,21 +113,6 @@ def prepare(
     except ValueError as error:
         raise SettingError(f"{name}: {error}") from error
     return Artefact(name, preset, notebook, values, specs)
-
-
-def _yaml(file: Path) -> dict[str, Any]:
-    shown = "/".join(file.parts[-4:])
-    if not file.exists():
-        raise SettingError(f"{shown}: no such file; it holds the preset's parameters")
-    try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise SettingError(f"{shown}: not YAML: {error}") from error
-    if found is None:
-        return {}
-    if not isinstance(found, dict):
-        raise SettingError(f"{shown}: got {found!r}, expected lines of name: value")
-    return found
 
 
 def _listed(values: Mapping[str, Any], what: str) -> list[str]:

@@ -7,7 +7,7 @@ import os
 import platform
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ from fedlib.runs.notes import Note, record
 from fedlib.runs.results import measured
 from fedlib.runs.spec import SettingError, Settings, validated
 from fedlib.support.files import write_text
-from fedlib.support.paths import ROOT, cache_dir, figures_dir
+from fedlib.support.paths import ROOT, figures_dir, private_path
 
 if TYPE_CHECKING:
     from fedlib.data import Dataset, Facts
@@ -309,11 +309,22 @@ class Artefact:
         text = json.dumps(
             content, indent=1, sort_keys=True, ensure_ascii=False, default=_plain
         )
-        for place in (ROOT, cache_dir(), Path.home()):
-            if len(place.parts) > 1 and f"{place}/" in text:
-                raise ValueError(f"settings, notes: got a path below {place}")
+        for each in _texts(json.loads(text)):
+            if found := private_path(each):
+                raise ValueError(f"settings, notes: got a path below {found}")
         base = figures_dir() / self.preset / self.paper / self.name
         write_text(base.with_name(f"{base.name}.json"), text + "\n")
+
+
+def _texts(content: Any) -> Iterator[str]:
+    """Yield every text of a JSON document, names of fields included."""
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, dict | list):
+        for each in content:
+            yield from _texts(each)
+        for each in content.values() if isinstance(content, dict) else ():
+            yield from _texts(each)
 
 
 def artefact(paper: str, name: str, preset: str) -> Artefact:

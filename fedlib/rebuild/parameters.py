@@ -26,6 +26,7 @@ SAMPLES: dict[str, Any] = {"bool": False, "int": 0, "float": 0.0, "str": ""}
 SAMPLES |= {f"list[{name}]": [sample] for name, sample in SAMPLES.items()}
 
 
+MOST_BITS = 1024  # of an integer: 308 digits
 PLAIN = "None, true or false, finite numbers, text, lists and tables of these"
 
 
@@ -55,15 +56,24 @@ def plain(values: Mapping[str, Any]) -> dict[str, Any]:
         key that is not text; NaN or infinity. Names the parameter and what is wrong.
     """
     for name, value in values.items():
-        _refuse_stray(name, value, value)
+        try:
+            _refuse_stray(name, value, value)
+            json.dumps(value, ensure_ascii=False).encode()
+        except RecursionError:
+            raise SettingError(f"{name}: lists or tables nested too deep") from None
+        except UnicodeEncodeError as error:
+            raise SettingError(f"{name}: got {value!r}, no text: {error}") from None
     return json.loads(json.dumps(values, allow_nan=False))
 
 
 def _refuse_stray(name: str, whole: Any, part: Any) -> None:
     """Raise where some part of a value has no type in JSON."""
     match part:
-        case None | bool() | int() | str():
+        case None | bool() | str():
             pass
+        case int():
+            if part.bit_length() > MOST_BITS:
+                raise SettingError(f"{name}: got an integer of more than 300 digits")
         case float() if math.isfinite(part):
             pass
         case list():
@@ -235,8 +245,8 @@ def _literal(value: Any) -> Any:
         return value
     try:
         return ast.literal_eval(value.strip())
-    except (ValueError, SyntaxError):
-        return value
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return value  # the last three: {[]: 1}, and brackets without end
 
 
 def _boolean(value: Any) -> bool:

@@ -14,12 +14,11 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -31,20 +30,29 @@ from fedlib.core.log import Log, Rows
 from fedlib.core.method import Round, draw_cohort
 from fedlib.core.nets import State
 from fedlib.core.tree import Tree, flatten, restore, take, tree_map
-from fedlib.data import DataError, facts, load, locate
+from fedlib.data import DataError, Dataset, facts, load, locate
 from fedlib.data.access import absent
 from fedlib.runs import published
+from fedlib.runs.checks import (
+    StoredError,
+    checked_log,
+    checked_record,
+    is_timing,
+    sealed,
+    unsealed,
+)
 from fedlib.runs.device import chosen, computing, describe, kernel, moved
 from fedlib.runs.federation import Federation, federation, partition_of
 from fedlib.runs.results import Result
 from fedlib.runs.spec import Spec
-from fedlib.support.files import atomic_write, write_text
+from fedlib.support.files import atomic_write, locked, write_text
 from fedlib.support.paths import cache_dir
 from fedlib.support.progress import progress_off
 from fedlib.support.sources import NOT_FOLLOWED, Code, Place, code, where
 
 FORMAT = 1  # of the stored logs; raise it when their meaning changes
 SEGMENT = 100  # rounds whose log is written once, and no longer with each checkpoint
+TOLD = ("format", "round", "segments")  # names of metadata
 KEPT_BYTES = 32 * 2**20  # of a run's last models; larger ones are made again if asked
 
 
@@ -122,23 +130,29 @@ def folder(spec: Spec) -> Path:
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]] | None:
-    """Return tensors and metadata of a file, or None when absent or unreadable."""
+    """Return tensors and metadata of a file, or None when absent or damaged."""
     if not path.exists():
         return None
     try:
         with safe_open(path, "pt") as file:
-            return {k: file.get_tensor(k) for k in file.keys()}, file.metadata()
-    except SafetensorError:
-        warnings.warn(
-            f"{path.name} of run {path.parent.name} is damaged; ignored", stacklevel=2
-        )
+            tensors = {k: file.get_tensor(k) for k in file.keys()}
+            return tensors, unsealed(tensors, file.metadata() or {}, TOLD)
+    except (SafetensorError, StoredError, OSError) as error:
+        _ignored(path, error)
         return None
+
+
+def _ignored(path: Path, error: Exception) -> None:
+    """Say that a file is taken for absent, and why."""
+    why = " ".join(str(error).split())
+    told = f"{path.name} of run {path.parent.name} is damaged; ignored ({why})"
+    warnings.warn(told, stacklevel=3)
 
 
 def _write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
     whole = {k: v.contiguous().clone() for k, v in tensors.items()}
     with atomic_write(path) as temporary:
-        save_file(whole, temporary, metadata)
+        save_file(whole, temporary, sealed(whole, metadata))
 
 
 def _result(spec: Spec, log: dict[str, Tensor]) -> Result:
@@ -147,16 +161,34 @@ def _result(spec: Spec, log: dict[str, Tensor]) -> Result:
 
 
 def _stored(spec: Spec) -> Result | None:
-    found = _read(folder(spec) / "result.safetensors")
-    if found is None:
-        return published.find(spec, key(spec))
-    return _result(spec, found[0])
+    path = folder(spec) / "result.safetensors"
+    found = _read(path)
+    if found is not None:
+        try:
+            _check_beside(spec, path.with_name("spec.json"))
+            if found[1] != {"format": str(FORMAT)}:
+                raise StoredError(f"format: got {found[1]}, expected {FORMAT}")
+            checked_log(spec, found[0])
+            return _result(spec, found[0])
+        except StoredError as error:
+            _ignored(path, error)
+    return published.find(spec, key(spec))
+
+
+def _check_beside(spec: Spec, path: Path) -> None:
+    """Refuse a record of another run beside a result; it may be missing."""
+    if not path.exists():
+        return
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise StoredError(f"{path.name}: {error}") from None
+    checked_record(spec, record, FORMAT)
 
 
 def pending(specs: list[Spec]) -> list[Spec]:
-    """Return the specs whose result is neither in the cache nor published."""
-    missing = [s for s in specs if not (folder(s) / "result.safetensors").exists()]
-    return [spec for spec in missing if not published.has(spec, key(spec))]
+    """Return the specs without a sound result, neither in the cache nor published."""
+    return [spec for spec in specs if _stored(spec) is None]
 
 
 @contextmanager
@@ -200,8 +232,25 @@ def _state(server: Tree, mine: Tree) -> dict[str, Tensor]:
 
 
 def _restored(fed: Federation, tensors: dict[str, Tensor]) -> tuple[Tree, Tree]:
+    """Return server and clients of what ``_state`` gave; one client tells the shapes.
+
+    Raises
+    ------
+    StoredError
+        A tensor is missing, or of another type or shape, or not finite.
+    """
     server, mine = fed.method.init(replace(fed.ctx, drawn=(0,)))
-    tree = restore({"server": server, "mine": mine}, tensors)
+    like = {"server": server, "mine": mine}
+    for name, leaf in flatten(like).items():
+        skip = 1 if name.startswith("mine") else 0  # the clients
+        wanted = (leaf.dtype, leaf.shape[skip:])
+        there = tensors.get(name)
+        got = None if there is None else (there.dtype, there.shape[skip:])
+        if got != wanted:
+            raise StoredError(f"{name}: got {got}, expected {wanted}")
+        if leaf.is_floating_point() and not torch.isfinite(tensors[name]).all():
+            raise StoredError(f"{name}: got numbers that are not finite")
+    tree = restore(like, tensors)
     return tree["server"], tree["mine"]
 
 
@@ -221,7 +270,8 @@ class _Journal:
 
     def restore(self, segments: int, since: dict[str, Tensor]) -> bool:
         """Read segments and add what came since; say whether all are there."""
-        found = [_read(self._segment(i)) for i in range(segments)]
+        paths = map(self._segment, range(segments))  # none after one that is missing
+        found = [_read(path) for path in takewhile(Path.exists, paths)]
         logs = [Log.of(each[0]) for each in found if each is not None]
         self.segments, self.sealed = segments, Rows(*logs).counts()
         self.rows = Rows(*logs, Log.of(since))
@@ -267,13 +317,41 @@ def _resume(
     for name in ("checkpoint.safetensors", "checkpoint-before.safetensors"):
         found, journal = _read(home / name), _Journal(home)
         if found is not None:
-            tensors, told = found
-            stored = {k[4:]: v for k, v in tensors.items() if k.startswith("log/")}
-            if journal.restore(int(told.get("segments", 0)), stored):
-                return (int(told["round"]), *_restored(fed, tensors)), journal
+            try:
+                return _gone_on(fed, journal, *found), journal
+            except StoredError as error:
+                _ignored(home / name, error)
         # a damaged one must not take the place of the one before
         (home / name).unlink(missing_ok=True)
     return None, _Journal(home)
+
+
+def _gone_on(
+    fed: Federation, journal: _Journal, tensors: dict[str, Tensor], told: dict[str, str]
+) -> tuple[int, Tree, Tree]:
+    """Return where a checkpoint goes on from, and fill the journal so far.
+
+    Raises
+    ------
+    StoredError
+        It, or a segment of the log before it, is none of this run.
+    """
+    if not told.get("round", "").isdecimal():
+        raise StoredError(f"round: got {told.get('round')!r}, expected a number")
+    number = int(told["round"])
+    if not 1 <= number < fed.spec.rounds:
+        raise StoredError(f"round: got {number}, expected 1 to {fed.spec.rounds - 1}")
+    since = {k[4:]: v for k, v in tensors.items() if k.startswith("log/")}
+    segments = told.get("segments", "0")
+    try:
+        if not (segments.isdecimal() and journal.restore(int(segments), since)):
+            raise StoredError(f"segments: got fewer than {segments}")
+        checked_log(fed.spec, journal.rows.stacked().flat(), number)
+    except (IndexError, RuntimeError):  # torch's, of no use to anyone
+        raise StoredError("log: got tensors that are no rows of one log") from None
+    except ValueError as error:
+        raise StoredError(str(error)) from None
+    return number, *_restored(fed, tensors)
 
 
 def _to(device: torch.device, *trees: Tree) -> list[Tree]:
@@ -381,8 +459,7 @@ def run(spec: Spec) -> Result:
     if stored is not None:
         return stored
     home = folder(spec)
-    home.mkdir(parents=True, exist_ok=True)
-    with FileLock(home / ".lock"), one_thread():
+    with locked(home / ".lock", _called(spec)), one_thread():
         stored = _stored(spec)  # another process may have finished it meanwhile
         if stored is not None:
             return stored
@@ -391,6 +468,10 @@ def run(spec: Spec) -> Result:
         for part in [*home.glob("checkpoint*"), *home.glob("log-*")]:
             part.unlink(missing_ok=True)
     return _result(spec, log)
+
+
+def _called(spec: Spec) -> str:
+    return f"{spec.method} on {spec.dataset}, seed {spec.seed}, run {key(spec)}"
 
 
 def final(spec: Spec) -> Final:
@@ -403,8 +484,11 @@ def final(spec: Spec) -> Final:
     device, fed = chosen(), federation(spec)
     ended = fed._replace(ctx=replace(fed.ctx, round=spec.rounds))
     found = _read(folder(spec) / "final.safetensors")
-    if found is not None:
-        return Final(ended, *_restored(fed, found[0]))
+    try:
+        if found is not None:
+            return Final(ended, *_restored(fed, found[0]))
+    except StoredError as error:
+        _ignored(folder(spec) / "final.safetensors", error)
     with one_thread(), computing(device):
         after = next(islice(moved(fed, device).rounds(), spec.rounds - 1, None))
     return Final(ended, *_to(torch.device("cpu"), after.server, after.mine))
@@ -412,9 +496,11 @@ def final(spec: Spec) -> Final:
 
 def _timing(spec: Spec) -> dict[str, float] | None:
     path = folder(spec) / "timing.json"
-    if path.exists():
-        return json.loads(path.read_text(encoding="utf-8"))
-    return published.timing(spec, key(spec))
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    except (ValueError, RecursionError):  # damaged; only a forecast needs it
+        found = None
+    return found if is_timing(found) else published.timing(spec, key(spec))
 
 
 def seconds_per_round(spec: Spec) -> float | None:

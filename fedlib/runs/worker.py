@@ -15,11 +15,9 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from fedlib.runs import published, runner
 from fedlib.runs.spec import Spec
-from fedlib.support.files import atomic_write
+from fedlib.support.files import atomic_write, locked
 
 Answer = dict[str, Any]
 RESULT = "result.safetensors"  # what says that a run is finished: it is written last
@@ -76,7 +74,7 @@ def _portable(error: Exception) -> Exception:
     """Return an error that can travel, with the place where it was raised as a note."""
     told = "".join(traceback.format_exception(error))
     try:
-        pickle.loads(pickle.dumps(error))
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - its own bytes, a moment old
     except Exception:  # pickling may raise anything; the run's error goes on in words
         error = RuntimeError(f"{type(error).__name__}: {error}")
     error.add_note(told)
@@ -96,8 +94,7 @@ def unpack(spec: Spec, files: dict[str, bytes]) -> None:
     it is written is not finished.
     """
     home = runner.folder(spec)
-    home.mkdir(parents=True, exist_ok=True)
-    with FileLock(home / ".lock"):
+    with locked(home / ".lock", f"run {home.name}"):
         if (home / RESULT).exists():  # a shared disk, or another process was faster
             return
         for name in sorted(files, key=lambda name: name == RESULT):

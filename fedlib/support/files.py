@@ -1,11 +1,21 @@
 """Atomic writes: a file is either whole or absent."""
 
+import errno
+import glob
 import hashlib
 import os
-import tempfile
+import platform
+import secrets
+import stat
+import time
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+OLD = 3600.0  # seconds; no writer takes so long
 
 
 @contextmanager
@@ -17,19 +27,100 @@ def atomic_write(path: Path) -> Iterator[Path]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(
-        dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix
-    )
+    _sweep(path)
+    temporary = path.with_name(f".{path.stem}-{secrets.token_hex(4)}{path.suffix}")
+    # what others may do with it is the umask's to say; a link is not followed
+    handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+    mode = stat.S_IMODE(os.fstat(handle).st_mode)
     os.close(handle)
-    temporary = Path(name)
     try:
         yield temporary
         with open(temporary, "rb") as written:
             os.fsync(written.fileno())
-        os.chmod(temporary, 0o644)
+        os.chmod(temporary, mode)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _sweep(path: Path) -> None:
+    """Remove what processes that were killed have left while they wrote this file."""
+    stem, suffix = glob.escape(path.stem), glob.escape(path.suffix)
+    for left in path.parent.glob(f".{stem}-{'[0-9a-f]' * 8}{suffix}"):
+        with suppress(OSError):  # another process was faster, or it is not ours
+            if time.time() - left.stat().st_mtime > OLD:
+                left.unlink()
+
+
+def opened_to_others(folder: Path) -> None:
+    """Give a folder of ``mkdtemp``, which is its owner's alone, the usual rights.
+
+    So are files that some libraries write.
+    """
+    beside = folder.with_name(f"{folder.name}-rights")
+    beside.mkdir()
+    mode = stat.S_IMODE(beside.stat().st_mode)
+    beside.rmdir()
+    for path in folder.iterdir():
+        path.chmod(mode & 0o666)
+    folder.chmod(mode)
+
+
+NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
+WAIT = 2.0  # seconds without a word
+
+
+@contextmanager
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Hold a lock; who waits for it is told who has it.
+
+    Parameters
+    ----------
+    what : str
+        What is locked, as messages name it.
+
+    Raises
+    ------
+    PermissionError
+        The folder cannot be written to; the message says so.
+    """
+    lock, holder = FileLock(path), path.with_name(f"{path.name}-holder")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=WAIT)
+        except Timeout:
+            told = f"{what}: waiting for {_told(holder)}, which is at work on it"
+            warnings.warn(f"{told} and holds {path}", stacklevel=3)
+            lock.acquire()
+    except OSError as error:
+        if error.errno not in (
+            errno.EACCES,
+            errno.EPERM,
+            errno.EROFS,
+            errno.ENOTDIR,
+            errno.EEXIST,
+        ):
+            raise
+        raise PermissionError(
+            f"{what}: {path.parent} cannot be written to ({error.strerror}). What is "
+            "finished there can be read; for the rest name a folder of your own with "
+            "FEDLIB_CACHE",
+        ) from error
+    try:
+        write_text(holder, f"process {os.getpid()} on {platform.node()}")
+        yield
+    finally:
+        holder.unlink(missing_ok=True)
+        lock.release()
+
+
+def _told(holder: Path) -> str:
+    """Return who holds a lock, as it has written."""
+    try:
+        return holder.read_text(encoding="utf-8")[:200]
+    except OSError:
+        return "another process"
 
 
 def write_text(path: Path, text: str) -> None:

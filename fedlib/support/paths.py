@@ -1,6 +1,7 @@
 """Absolute locations; no other module spells a path."""
 
 import os
+import re
 from pathlib import Path
 
 from platformdirs import user_cache_path
@@ -45,3 +46,27 @@ def results_dir() -> Path | None:
     if given == "none":
         return None
     return Path(given).expanduser().resolve() if given else RESULTS
+
+
+# What names a person or a machine: others' homes, drives, shares
+PRIVATE = re.compile(
+    r"""(?<![\w.])(/(home|Users|root|private|Volumes|mnt|media)/[^\s"']+
+    |~\w*/[^\s"']+|(?<!\w)[A-Za-z]:[\\/][^\s"'/][^\s"']*|\\\\[^\s"'\\]+\\[^\s"']+
+    |file:/[^\s"']+)""",
+    re.VERBOSE,
+)
+
+
+def private_path(text: str) -> str:
+    """Return a path in a text that is of this machine or of anyone's home, or nothing.
+
+    It is one below the repository, the cache, the data, the figures or a home, with
+    Unix's slashes or Windows'.
+    """
+    places = [ROOT, cache_dir(), figures_dir(), Path.home(), *data_dirs()]
+    for place in {str(each) for given in places for each in (given, given.resolve())}:
+        ends = re.compile(r"(?<![\w.])" + re.escape(place) + r"(?![\w.-])")
+        if len(Path(place).parts) > 1 and ends.search(text):
+            return place
+    found = PRIVATE.search(text)
+    return found[0] if found else ""

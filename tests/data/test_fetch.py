@@ -23,6 +23,8 @@ from torchvision import datasets as tv
 
 from fedlib import data
 from fedlib.data import DataError, download
+from fedlib.data import unpack as unpacking
+from fedlib.data.access import absent
 from fedlib.data.types import Remote
 from fedlib.support.paths import ROOT
 from tests.data.test_data import assert_tiny_idx, write_batches
@@ -55,6 +57,27 @@ def test_addresses_and_hashes_are_torchvisions():
         ]
 
 
+DROP, FLOOD = b".", b"." * 4096
+PART = [("Content-Range", "bytes 100-199/10240"), ("Content-Length", "100")]
+LIES = {  # status, headers, body
+    "part": (206, PART, BODY[100:200]),
+    "part of it": (206, [("Content-Range", "bytes 0-99/10240")], BODY[:100]),
+    "part of nothing": (206, [], BODY),
+    "text for a length": (200, [("Content-Length", "many")], BODY),
+    "another length": (200, [("Content-Length", "1, 2")], BODY),
+    "a negative length": (200, [("Content-Length", "-5")], BODY),
+    "a vast length": (200, [("Content-Length", "1" + "0" * 30)], BODY),
+    "a long length": (200, [("Content-Length", "9" * 5000)], BODY),
+    "a large length": (200, [("Content-Length", "1" + "0" * 17)], BODY),
+    "drops": (200, [("Content-Length", "10240")], DROP),
+    "drops without end": (200, [], DROP),
+    "a flood": (200, [], FLOOD),
+    "a circle": (302, [("Location", "file.bin")], b""),
+    "nowhere": (302, [("Location", "http://[")], b""),
+    "a file": (302, [("Location", "file:///etc/passwd")], b""),
+}
+
+
 class Server(http.server.BaseHTTPRequestHandler):
     """Serve ``/<mirror>/<file>``, each mirror with its fault."""
 
@@ -76,6 +99,10 @@ class Server(http.server.BaseHTTPRequestHandler):
             content = PAGE
         if fault == "other":
             content = content[::-1]
+        if fault in LIES:
+            self.asked.append((self.path, self.headers["Range"], 0))
+            self.lie(*LIES[fault])
+            return
         start = self.start(fault, content)
         body = content[start:]
         half = fault in ("cut", "cut chunks", "hang", "ctrl-c")
@@ -100,6 +127,17 @@ class Server(http.server.BaseHTTPRequestHandler):
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         if fault in ("hang", "ctrl-c"):
             self.ended.wait(20)
+
+    def lie(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+        """Send whatever, and then the same for ever, or drop by drop."""
+        self.send_response(status)
+        for header in headers:
+            self.send_header(*header)
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            self.wfile.write(body)
+            while body in (DROP, FLOOD) and not self.ended.wait(0.05 * (body == DROP)):
+                self.wfile.write(body)
 
     def start(self, fault: str, content: bytes) -> int:
         """Send the status; return the first byte to send."""
@@ -207,6 +245,44 @@ def test_a_fault_is_told_and_the_next_try_works(server, tmp_path, fault):
     assert names(tmp_path) == ["file.bin"]
     span, sent = server.asked[-1][1:]
     assert (span, sent) == (("bytes=5120-", 5120) if kept else (None, 10240))
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("known", ["size", "hash"])
+def test_a_mirror_that_lies_does_not_stop_the_good_ones(
+    server, tmp_path, lie, known, monkeypatch
+):
+    """Bytes and time are bounded, and every failure of a mirror tries the next."""
+    monkeypatch.setattr(download, "MOST_BYTES", 2**20)
+    server.faults["a"] = lie
+    facts = {"size": len(BODY)} if known == "size" else {}
+    wanted, path = remote(server, mirrors=("a", "b"), **facts), tmp_path / "file.bin"
+    begun = time.monotonic()
+    used = download.download(wanted, path, timeout=0.5)
+    assert used == f"{server.root}/b/file.bin"
+    assert path.read_bytes() == BODY
+    assert names(tmp_path) == ["file.bin"]
+    assert time.monotonic() - begun < 20
+
+
+def test_a_part_is_refused_where_nothing_is_continued(server, tmp_path):
+    """Without a hash or a version what is there is not gone on from."""
+    (tmp_path / "file.bin.part").write_bytes(BODY[:100])
+    server.faults["a"] = "part"
+    with pytest.raises(DataError, match="answers with a part, which nobody has asked"):
+        download.download(remote(server, hash=""), tmp_path / "file.bin")
+    assert server.asked[-1][1] is None
+
+
+def test_each_file_has_a_hash_or_says_that_it_has_none():
+    for name, entry in data.DATASETS.items():
+        told = absent(name)
+        for remote in entry.downloads:
+            kind, _, digits = remote.hash.partition(":")
+            size = {"md5": 32, "sha256": 64, "": 0}[kind]
+            assert re.fullmatch(f"[0-9a-f]{{{size}}}", digits), remote.path
+            shown = remote.hash or "no hash is published"
+            assert f"{remote.path} ({shown}" in told
 
 
 @pytest.mark.parametrize("known", ["hash", "size", "neither"])
@@ -646,6 +722,12 @@ EVIL = {
     "symlink": link("evil", "/etc/passwd", tarfile.SYMTYPE),
     "relative symlink": link("cifar-10-batches-py/evil", "../../x", tarfile.SYMTYPE),
     "hard link": link("evil", "../x", tarfile.LNKTYPE),
+    "link inside": link("cifar-10-batches-py/evil", "data_batch_1", tarfile.SYMTYPE),
+    "hard link inside": link(
+        "cifar-10-batches-py/evil", "cifar-10-batches-py/data_batch_1", tarfile.LNKTYPE
+    ),
+    "long link": link("cifar-10-batches-py/evil", "x/" * 3000, tarfile.SYMTYPE),
+    "device": special("evil", tarfile.CHRTYPE),
     "pipe": special("evil", tarfile.FIFOTYPE),
 }
 
@@ -686,6 +768,39 @@ def test_a_damaged_archive_without_a_hash(cifar, own_cache, damage):
     cifar.serve(good, hash="")
     data.fetch("cifar10")
     assert_unpacked(cifar, own_cache / "data")
+
+
+def announced(name: str, size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
+    """Return a member's header that promises so many bytes, with none behind it."""
+    member = tarfile.TarInfo(name)
+    member.size, member.type = size, kind
+    return member.tobuf(tarfile.GNU_FORMAT)
+
+
+BOMBS = {
+    "one large member": (announced("a", 2**40), "more than 34.4 GB when unpacked"),
+    "many members": (b"".join(announced(f"{n}", 0) for n in range(9)), "than 8 membe"),
+    "a name without end": (
+        announced("a", 2**33, tarfile.GNUTYPE_LONGNAME),
+        "a name of",
+    ),
+    "a header without end": (announced("a", 2**33, tarfile.XHDTYPE), "a name of 8589"),
+    "zeros behind the end": (announced("a", 0) + bytes(99_999), "behind its members"),
+}
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_an_archive_that_grows_is_refused_before_it_does(
+    cifar, own_cache, kind, monkeypatch
+):
+    monkeypatch.setattr(unpacking, "MOST_MEMBERS", 8)
+    if kind == "zeros behind the end":
+        monkeypatch.setattr(unpacking, "MOST_BYTES", 50_000)
+    bomb, told = BOMBS[kind]
+    cifar.serve(gzip.compress(bomb + bytes(1024)), hash="")
+    with pytest.raises(DataError, match=told):
+        data.fetch("cifar10")
+    assert shown(own_cache / "data") == []
 
 
 def test_a_full_disk_while_unpacking_keeps_the_archive(cifar, own_cache):

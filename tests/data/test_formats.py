@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pickle
+import random
 import string
 from pathlib import Path
 
@@ -21,7 +22,9 @@ from torchvision.transforms import functional as T
 
 from fedlib import data
 from fedlib.core.augment import Augment
-from fedlib.data import DataError
+from fedlib.data import DataError, parquet
+from fedlib.data.sets import mat, mnist_family
+from fedlib.data.types import Notes
 from fedlib.partitions.domains import DOMAIN_PRESETS
 from tests.on_disk import decoded, idx, pack, picture, pixels, unpack, write_idx
 
@@ -585,6 +588,88 @@ def test_a_damaged_parquet_is_named(source, own_cache, damage):
     with pytest.raises(DataError, match=rf"MNIST: {path} is damaged \(.+\)"):
         data.load("mnist")
     assert nothing_is_kept(own_cache)
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_a_kilobyte_of_parquet_does_not_become_gigabytes(source, nested):
+    """One image that 256 rows share was unpacked 256 times: 4 GB."""
+    one = pa.DictionaryArray.from_arrays(
+        pa.array([0] * 256, pa.int32()), pa.array([bytes(2**24)])
+    )
+    paths = pa.array(["a"] * 256)
+    cells = pa.StructArray.from_arrays([one, paths], ["bytes", "path"])
+    table = pa.table({"image": cells if nested else one, "label": [1] * 256})
+    (source / "mnist").mkdir()
+    for file in (TRAIN, TEST):
+        pq.write_table(table, source / "mnist" / file, compression="zstd")
+    assert (source / "mnist" / TRAIN).stat().st_size < 2000
+    with pytest.raises(DataError, match=r"bytes of images in 1\d+; refused"):
+        data.load("mnist")
+
+
+def test_rows_that_share_an_image_are_read_some_at_a_time(source, monkeypatch):
+    """In a file that is large enough to hold it, too."""
+    content = random.Random(0).randbytes(2**21)
+    cells = pa.DictionaryArray.from_arrays(
+        pa.array([0] * 256, pa.int32()), pa.array([content])
+    )
+    (source / "mnist").mkdir()
+    paths = [source / "mnist" / TRAIN, source / "mnist" / TEST]
+    for path in paths:
+        pq.write_table(pa.table({"image": cells, "label": [1] * 256}), path)
+    monkeypatch.setattr(parquet, "IN_MEMORY", 2**25)
+    before, peak = pa.total_allocated_bytes(), 0
+
+    def decode(*_):
+        nonlocal peak
+        peak = max(peak, pa.total_allocated_bytes() - before)
+
+    monkeypatch.setattr(parquet, "decode", decode)
+    raw = parquet.read_parquet(paths, Notes(), (1, 28, 28))
+    assert list(raw.train) == []
+    assert len(content) < peak < 2**27 < 256 * len(content)
+
+
+def test_more_rows_than_bytes_are_refused(source):
+    (source / "mnist").mkdir()
+    count = 200_000
+    table = pa.table({"image": [b""] * count, "label": [1] * count})
+    for file in (TRAIN, TEST):
+        pq.write_table(table, source / "mnist" / file)
+    with pytest.raises(DataError, match=f"{count} rows in .* bytes; refused"):
+        data.load("mnist")
+
+
+@pytest.mark.parametrize(
+    "about",
+    ["{", "[]", '{"info": 3}', '{"info": {"features": {"label": {"names": 3}}}}'],
+)
+def test_names_of_labels_that_are_none(source, about):
+    images, meta = pa.array([picture(0, "PNG")]), {"huggingface": about}
+    table = pa.table({"img": images, "label": [1]}).replace_schema_metadata(meta)
+    (source / "cifar10").mkdir()
+    for file in (TRAIN, TEST):
+        pq.write_table(table, source / "cifar10" / file)
+    with pytest.raises(DataError, match=f"{TRAIN} is damaged"):
+        data.load("cifar10")
+
+
+def test_a_mat_of_many_numbers_is_refused_by_its_list(source, monkeypatch):
+    monkeypatch.setattr(mat, "MOST_NUMBERS", 32 * 32 * 3 * 2 - 1)
+    (source / "syn").mkdir()
+    for name in mat.SYN_FILES:
+        x, y = np.zeros((32, 32, 3, 2), np.uint8), np.array([[1], [2]])
+        scipy.io.savemat(source / "syn" / name, {"X": x, "y": y}, do_compression=True)
+    monkeypatch.setattr("scipy.io.loadmat", lambda *_, **__: pytest.fail("unpacked"))
+    with pytest.raises(DataError, match="X has .* numbers"):
+        data.load("syn")
+
+
+def test_an_idx_file_that_grows_is_refused(source, monkeypatch):
+    monkeypatch.setattr(mnist_family, "MOST_BYTES", 1000)
+    write_idx(source / "MNIST")
+    with pytest.raises(DataError, match="more than 1000 bytes when unpacked"):
+        data.load("mnist")
 
 
 # counts

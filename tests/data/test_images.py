@@ -226,6 +226,64 @@ def test_members_that_cannot_be_unpacked_are_named(tmp_path):
     assert "encrypted" in told
 
 
+def png(rows: int, side: int, kind: int = 0, interlaced: bool = False) -> bytes:
+    """Return a PNG of ``side`` rows that holds the first ``rows`` of them."""
+    width = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[kind] * side
+    about = struct.pack(">IIBBBBB", side, side, 8, kind, 0, 0, interlaced)
+    data = zlib.compress(bytes(rows * (width + 1)))
+    parts = [chunk(b"IHDR", about)]
+    parts += [chunk(b"PLTE", bytes(768))] if kind == 3 else []
+    parts += [chunk(b"IDAT", data[i : i + 7]) for i in range(0, len(data), 7)]
+    return b"\x89PNG\r\n\x1a\n" + b"".join([*parts, chunk(b"IEND", b"")])
+
+
+@pytest.mark.parametrize("kind", [0, 2, 3, 4, 6])
+def test_rows_that_are_missing_are_not_black(tmp_path, kind):
+    names = ("whole.png", "four.png", "none.png")
+    members = dict(zip(names, (png(n, 32, kind) for n in (32, 4, 0)), strict=True))
+    unpack(tmp_path / "some", members)
+    x, notes = read(tmp_path / "some", *names, shape=(3, 32, 32))
+    assert len(x) == 1
+    told = [text.split(":")[:2] for text in notes.unreadable]
+    assert told == [[n, " image file is truncated"] for n in names[1:]]
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "LA", "I;16"])
+@pytest.mark.parametrize("side", [1, 3, 8, 13])
+def test_rows_of_whole_pngs_are_counted_right(mode, side):
+    drawn = Image.fromarray(pixels(side, side, name="rows"))
+    images.check_png(saved(drawn.convert("I;16" if mode == "I;16" else mode)))
+
+
+@pytest.mark.parametrize("side", [1, 2, 3, 5, 8, 13])
+def test_interlaced_rows_are_counted_as_libpng_writes_them(side):
+    wanted = 0
+    starts = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4))
+    for x, y, dx, dy in (*starts, (1, 0, 2, 2), (0, 1, 1, 2)):
+        # by hand: pixels of a pass, a byte each, and one byte a row
+        columns, rows = len(range(x, side, dx)), len(range(y, side, dy))
+        wanted += rows * (1 + columns) if columns else 0
+    about = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 1)
+    for missing in (0, 1):
+        data = chunk(b"IDAT", zlib.compress(bytes(wanted - missing)))
+        content = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", about) + data
+        content += chunk(b"IEND", b"")
+        if missing:
+            with pytest.raises(ValueError, match=f"{wanted - 1} of {wanted} bytes"):
+                images.check_png(content)
+        else:
+            images.check_png(content)
+            assert Image.open(io.BytesIO(content)).convert("L").size == (side, side)
+
+
+def test_many_pixels_in_few_bytes_are_refused(tmp_path):
+    """74 bytes cost 3.6 GB and were decoded as black."""
+    unpack(tmp_path / "some", {"a.png": huge(9_000, 9_000)})
+    assert len(huge(9_000, 9_000)) < 74
+    (told,) = read(tmp_path / "some", "a.png")[1].unreadable
+    assert told == "a.png: 9000x9000 pixels in 57 bytes"
+
+
 @both
 @pytest.mark.parametrize(
     ("content", "why"),

@@ -145,6 +145,18 @@ FAULTS = {
     "size": (changed(x=[[0.5] * 9] * 2), r"shape \(2, 9\), expected 2 lists of 784"),
     "sizes": (changed(x=[[0.5] * 9, [0.5]]), "images of several sizes, expected 2 "),
     "range": (changed(x=[[0] * 783 + [255]] * 2), r"pixels from 0.0 to 255.0, expect"),
+    "users no list": (users({"f1": 1}, users=3), "a.json: users is no list"),
+    "users a table": (users({"f1": 1}, users={"f1": 1}), "a.json: users is no list"),
+    "users no text": (users({"f1": 1}, users=[["f1"]]), r"got \['f1'\] for a user"),
+    "sizes no list": (users({"f1": 1}, num_samples=1), "num_samples is no list"),
+    "data no table": (users({"f1": 1}, user_data=[]), "user_data is no dict"),
+    "x a number": (changed(x=3), "user f1: expected lists x and y"),
+    "x a table": (changed(x={"0": 1, "1": 2}), "user f1: expected lists x and y"),
+    "y text": (changed(y="ab"), "user f1: expected lists x and y"),
+    "endless label": (changed(y=[float("inf"), 1]), "has the label inf, expected 0"),
+    "vast label": (changed(y=[10**300, 1]), "has the label 1000.*, expected 0"),
+    "deep x": (changed(x=[[[[[0.5]]]]] * 2), r"expected 2 lists of 784"),
+    "text in x": (changed(x=[["a"] * 784] * 2), "expected 2 lists of 784"),
     "nan": (changed(x=[[float("nan")] * 784] * 2), "pixels from nan to nan, expected"),
 }
 
@@ -302,6 +314,16 @@ def test_fedpa_sees_pixels_as_they_are(source):
     assert transform.mean is not None
     assert transform.std is not None
     torch.testing.assert_close(normalise(x, transform.mean, transform.std), x.float())
+
+
+@pytest.mark.parametrize("x", [[3], [["000005.jpg"]], [None]])
+def test_faces_that_are_no_names_are_refused(source, x):
+    write_faces(source)
+    content = faces({"2880": [5], "17": [1]})
+    content["user_data"]["17"]["x"] = x
+    write(source / "celeba" / "train", {"a.json": content})
+    with pytest.raises(DataError, match=r"user 17 has .*, expected an image's name"):
+        data.load("celeba")
 
 
 def test_images_that_are_not_there_are_named(source):

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from fedlib import data
 from fedlib.data import DataError, store
@@ -77,6 +79,100 @@ def test_a_damaged_decoded_file_is_decoded_again(
     store._open.cache_clear()
     assert_tiny_idx(data.load("mnist"))
     assert len(seen) == 2  # whole again
+
+
+def overwritten(folder: Path, name: str, change) -> None:
+    """Change a decoded split as someone would who writes into a cache."""
+    path = folder / f"{name}.npy"
+    x = np.load(path)
+    path.unlink()  # the old file stays mapped
+    np.save(path, change(x))
+
+
+def relabelled(folder: Path, tensors: dict | None = None, **about: str) -> None:
+    path = folder / "labels.safetensors"
+    with safe_open(path, "pt") as file:
+        found = {key: file.get_tensor(key) for key in file.keys()}
+        told = file.metadata()
+    kept = {k: v for k, v in (found | (tensors or {})).items() if v is not None}
+    save_file(kept, path, {k: v for k, v in (told | about).items() if v != "gone"})
+
+
+CHANGES = {
+    "zeros": lambda f: overwritten(f, "train_x", lambda x: x * 0),
+    "inverted": lambda f: overwritten(f, "test_x", lambda x: 255 - x),
+    "floats": lambda f: overwritten(f, "train_x", lambda x: x.astype(np.float32)),
+    "flat": lambda f: overwritten(f, "train_x", lambda x: x[:, 0]),
+    "fewer": lambda f: overwritten(f, "train_x", lambda x: x[:-1]),
+    "two sizes": lambda f: overwritten(f, "test_x", lambda x: x[..., :9]),
+    "label 1009": lambda f: relabelled(f, {"train_y": torch.full((6,), 1009)}),
+    "three labels": lambda f: relabelled(f, {"train_y": torch.arange(3)}),
+    "real labels": lambda f: relabelled(f, {"train_y": torch.zeros(6)}),
+    "negative label": lambda f: relabelled(f, {"test_y": torch.full((4,), -1)}),
+    "other labels": lambda f: relabelled(f, {"test_y": torch.zeros(4).long()}),
+    "no labels": lambda f: relabelled(f, {"test_y": None}),
+    "no classes": lambda f: relabelled(f, classes="gone"),
+    "classes no list": lambda f: relabelled(f, classes='{"a": 1}'),
+    "classes no text": lambda f: relabelled(f, classes="[1, 2, 3]"),
+    "classes no JSON": lambda f: relabelled(f, classes="["),
+    "fewer classes": lambda f: relabelled(f, classes='["3"]'),
+    "another hash": lambda f: relabelled(f, fingerprint="0" * 16),
+    "groups": lambda f: relabelled(f, groups='["a"]'),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_decoded_data_that_are_not_what_was_written_are_decoded_again(
+    source, own_cache, monkeypatch, caplog, kind
+):
+    write_idx(source / "MNIST")
+    first = data.load("mnist").fingerprint
+    seen = counted(monkeypatch)
+    store._open.cache_clear()
+    data.load("mnist")
+    assert seen == []
+    CHANGES[kind](decoded_folder(own_cache))
+    store._open.cache_clear()
+    again = data.load("mnist")
+    assert seen == ["mnist"]
+    assert_tiny_idx(again)
+    assert again.fingerprint == first
+    assert "decoded mnist in the cache is damaged (" in caplog.text
+
+
+def test_what_has_been_hashed_is_hashed_again_when_its_files_change(
+    source, own_cache, monkeypatch
+):
+    write_idx(source / "MNIST")
+    data.load("mnist")
+    real, hashed = store.fingerprint, []
+    monkeypatch.setattr(store, "fingerprint", lambda p: hashed.append(1) or real(p))
+    for _ in range(2):
+        store._open.cache_clear()
+        data.load("mnist")
+    assert hashed == []
+    os.utime(decoded_folder(own_cache) / "train_x.npy")
+    for _ in range(2):
+        store._open.cache_clear()
+        data.load("mnist")
+    assert hashed == [1]
+
+
+def test_who_may_not_write_reads_decoded_data(source, own_cache, monkeypatch):
+    write_idx(source / "MNIST")
+    data.load("mnist")
+    folder = decoded_folder(own_cache)
+    for path in (folder, *folder.iterdir()):  # as a umask of 022 has it
+        assert path.stat().st_mode & 0o044 == 0o044, path
+    store._open.cache_clear()
+    monkeypatch.setattr(store, "locked", lambda *_: pytest.fail("locked to read"))
+    (folder / store.SEEN).unlink()
+
+    def refused(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(store, "write_text", refused)
+    assert_tiny_idx(data.load("mnist"))
 
 
 def test_a_changed_source_is_decoded_anew(source, monkeypatch):

@@ -54,6 +54,21 @@ def test_nothing_is_switched_off(name):
 
 
 @pytest.mark.parametrize("name", FILES)
+def test_actions_are_pinned_and_leave_no_credentials(name):
+    """A tag can be moved to other code; a hash cannot."""
+    for job in WORKFLOWS[name]["jobs"].values():
+        used = [step for step in job["steps"] if "uses" in step]
+        assert used
+        for step in used:
+            assert re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", step["uses"])
+            if step["uses"].startswith("actions/checkout@"):
+                assert step["with"]["persist-credentials"] is False
+    assert len(re.findall(r"@[0-9a-f]{40} # v[0-9.]+\n", TEXT[name])) == (
+        TEXT[name].count("uses:")
+    )
+
+
+@pytest.mark.parametrize("name", FILES)
 def test_workflows_only_read_and_are_superseded(name):
     assert WORKFLOWS[name]["permissions"] == {"contents": "read"}
     assert WORKFLOWS[name]["concurrency"]["cancel-in-progress"] is True

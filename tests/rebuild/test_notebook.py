@@ -304,6 +304,56 @@ def test_provenance_refuses_host_paths_and_objects():
     assert not paths.figures_dir().exists()
 
 
+PRIVATE = [
+    "/home/someone/data/mnist.zip",
+    "see /Users/someone/x.csv",
+    "/root/.cache/fedlib",
+    "~/data",
+    "~someone/data",
+    "C:\\Users\\someone\\data",
+    "d:/data/mnist",
+    "\\\\server\\share\\data",
+    "/Volumes/disk/data",
+    "/mnt/c/Users/someone",
+    "file:///etc/passwd",
+]
+PLAIN = ["w/o labels", "1/2", "a: b", "fedmps/table3", "x:\n1", "10 and/or 20", "~ 5"]
+PLAIN += ["https://example.org/home/x", "a.b/root/c", "3:/4", "Eq. (3)/(4)"]
+
+
+@pytest.mark.parametrize("text", PRIVATE)
+def test_provenance_hides_everyones_paths(text):
+    art = notebook.artefact("fedmps", "table3", "quick")
+    for settings in ({"file": text}, {"files": [{text: 1}]}):
+        with pytest.raises(ValueError, match="got a path below"):
+            art.provenance(settings=settings)
+    with pytest.raises(ValueError, match="got a path below"):
+        art.provenance(notes=[f"data of {text}"])
+
+
+def test_provenance_hides_the_places_of_this_machine(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDLIB_DATA", str(tmp_path / "of data"))
+    art = notebook.artefact("fedmps", "table3", "quick")
+    places = [*paths.data_dirs(), paths.cache_dir(), paths.figures_dir(), paths.ROOT]
+    for place in places:
+        for text in (str(place), f"{place}/a"):
+            with pytest.raises(ValueError, match="got a path below"):
+                art.provenance(notes=[text])
+
+
+@pytest.mark.parametrize("text", PLAIN)
+def test_provenance_keeps_what_is_no_path(text):
+    notebook.artefact("fedmps", "table3", "quick").provenance(notes=[text])
+
+
+def test_no_committed_provenance_has_a_private_path():
+    found = sorted((paths.ROOT / "figures").glob("*/*/*.json"))
+    assert len(found) > 9
+    for path in found:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        assert not any(map(paths.private_path, notebook._texts(content))), path
+
+
 def test_artefact_refuses_bad_names_and_a_table_over_a_figure():
     for paper, name, preset, argument in [
         ("../x", "a", "quick", "paper"),

@@ -162,6 +162,21 @@ def test_only_what_json_holds_crosses_into_a_notebook(known, text, kind):
         resolve(known, {"target": text})
 
 
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "{[]: 1}", "9" * 5000, "-" * 100_000 + "1"]
+)
+def test_text_that_costs_more_than_it_shows_stays_text(known, text):
+    assert resolve(known, {"target": text}) == resolve(known, {}) | {"target": text}
+
+
+def test_values_without_end_are_refused_by_name(known):
+    endless: list = []
+    endless.append(endless)
+    for value in (endless, 10**5000, "\ud800", ["\udfff"]):
+        with pytest.raises(SettingError, match="^target: "):
+            resolve(known, {"target": value})
+
+
 def test_what_yaml_makes_of_dates_sets_and_bytes_is_refused(known):
     for line in ("2020-01-02", "!!set {a, b}", "!!binary aGVsbG8="):
         loaded = yaml.safe_load(f"target: {line}")

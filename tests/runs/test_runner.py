@@ -487,8 +487,9 @@ def test_a_damaged_segment_starts_from_the_beginning(elsewhere, monkeypatch):
     segment.write_bytes(segment.read_bytes()[:-1])
     with monkeypatch.context() as patch:
         played = watch(patch, "fedproto")
-        with pytest.warns(UserWarning, match=r"log-000000.safetensors .* is damaged"):
+        with pytest.warns(UserWarning, match="is damaged") as told:
             found = runner.run(spec)
+    assert str(told[0].message).startswith("log-000000.safetensors of run")
     assert played == [1, 2, 3, 4, 5]
     assert_same_log(found, elsewhere(spec))
 
@@ -504,6 +505,118 @@ def test_a_damaged_result_is_computed_again(monkeypatch):
     assert played == [1, 2, 3]
     assert_same_log(first, again)
     assert_same_log(first, runner.run(small()))  # whole again, so that nothing is told
+
+
+def rewritten(path: Path, change=lambda tensors: tensors, **told: str) -> None:
+    """Write a file anew, as someone would who knows how it is sealed."""
+    tensors, metadata = runner._read(path)
+    runner._write(path, change(tensors), metadata | told)
+
+
+def flipped(path: Path, of: str) -> None:
+    """Flip the lowest bit of a tensor in its file, which stays a file of tensors."""
+    content = bytearray(path.read_bytes())
+    length = int.from_bytes(content[:8], "little")
+    place = json.loads(content[8 : 8 + length])[of]["data_offsets"][0]
+    content[8 + length + place] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_flipped_bit_of_a_result_is_seen(monkeypatch):
+    first = runner.run(small())
+    path = runner.folder(small()) / "result.safetensors"
+    flipped(path, "term/supervised")
+    with pytest.warns(UserWarning, match="other bits"):
+        assert runner.pending([small()]) == [small()]
+    with pytest.warns(UserWarning, match="other bits"):
+        assert_same_log(first, runner.run(small()))
+
+
+def test_a_flipped_bit_of_a_checkpoint_falls_back_on_the_one_before(
+    elsewhere, monkeypatch
+):
+    spec = small("fedproto", rounds=5)
+    now = cut_off(spec, monkeypatch, before=4) / "checkpoint.safetensors"
+    with safe_open(now, "pt") as file:
+        name = next(n for n in file.keys() if n.startswith("mine/"))
+    flipped(now, name)
+    with monkeypatch.context() as patch:
+        played = watch(patch, "fedproto")
+        with pytest.warns(UserWarning, match=r"checkpoint.safetensors .*other bits"):
+            found = runner.run(spec)
+    assert played == [3, 4, 5]
+    assert_same_log(found, elsewhere(spec))
+
+
+def test_a_result_of_someone_else_is_no_result(monkeypatch):
+    """A thousand times right, another format, another record: told, and redone."""
+    first = runner.run(small())
+    home = runner.folder(small())
+    path, record = home / "result.safetensors", home / "spec.json"
+    whole, told = path.read_bytes(), record.read_text()
+    rule = "accuracy/personal/head_own"
+    rewritten(path, lambda t: t | {rule: t[rule] * 1000})
+    with pytest.warns(UserWarning, match=f"damaged; ignored .{rule}: got .* right of"):
+        assert runner.pending([small()]) == [small()]
+    path.write_bytes(whole)
+    rewritten(path, format="2")
+    with pytest.warns(UserWarning, match="format"):
+        assert runner.pending([small()]) == [small()]
+    path.write_bytes(whole)
+    assert runner.pending([small()]) == []
+    for other in ("{", "[" * 100_000, told.replace('"seed": 1234', '"seed": 1')):
+        record.write_text(other)
+        with pytest.warns(UserWarning, match="result.safetensors"):
+            assert runner.pending([small()]) == [small()]
+    with pytest.warns(UserWarning, match="other settings"):
+        assert_same_log(first, runner.run(small()))
+    assert record.read_text() == told
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"round": "7"},
+        {"round": "ten"},
+        {"segments": "1" + "0" * 30},
+        lambda t: t | {"log/cohort": t["log/cohort"] + 1},
+        lambda t: t | {"log/bogus": torch.zeros(1)},
+        lambda t: t | {"log/server/x": torch.zeros(0)},
+        lambda t: {n: v for n, v in t.items() if not n.startswith("mine/")},
+        lambda t: {n: v.double() if n[:5] == "mine/" else v for n, v in t.items()},
+        lambda t: {n: v[..., :1] if n[:5] == "mine/" else v for n, v in t.items()},
+        lambda t: {n: v / 0 if n[:5] == "mine/" else v for n, v in t.items()},
+    ],
+)
+def test_a_checkpoint_of_someone_else_is_told_and_left(change, elsewhere, monkeypatch):
+    spec = small("fedproto", rounds=5)
+    now = cut_off(spec, monkeypatch, before=4) / "checkpoint.safetensors"
+    rewritten(now, **change) if isinstance(change, dict) else rewritten(now, change)
+    with monkeypatch.context() as patch:
+        played = watch(patch, "fedproto")
+        with pytest.warns(UserWarning, match=r"checkpoint.safetensors .*got"):
+            found = runner.run(spec)
+    assert played == [3, 4, 5]
+    assert_same_log(found, elsewhere(spec))
+
+
+def test_models_of_someone_else_are_made_again():
+    spec = small()
+    runner.run(spec)
+    wanted = runner.final(spec)
+    path = runner.folder(spec) / "final.safetensors"
+    rewritten(path, lambda t: {n: v[..., :1] for n, v in t.items()})
+    with pytest.warns(UserWarning, match=r"final.safetensors .*got"):
+        found = runner.final(spec)
+    for name, value in flatten(wanted.mine).items():
+        assert torch.equal(value, flatten(found.mine)[name]), name
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"train_seconds_per_round": -1}', "1"])
+def test_a_damaged_time_is_no_time(text):
+    runner.run(small())
+    (runner.folder(small()) / "timing.json").write_text(text)
+    assert runner.seconds_per_round(small()) is None
 
 
 def test_nothing_is_lost_when_a_run_diverges(elsewhere, monkeypatch):

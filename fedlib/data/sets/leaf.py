@@ -123,6 +123,11 @@ def _faces(
     items, missing = [], []
     for user in users:
         for name, label in zip(user.x, user.y, strict=True):
+            if not isinstance(name, str):
+                raise DataError(
+                    f"{user.file}: user {user.name} has {name!r}, expected an image's "
+                    "name"
+                )
             if name in where:
                 items.append(Item(where[name], label, user.name))
             else:

@@ -1,5 +1,6 @@
 """SVHN and the synthetic digits SYN: .mat files, and SYN also as images by class."""
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -16,6 +17,7 @@ from fedlib.data.types import SPLITS, Block, DataError, Entry, Notes, Raw, Remot
 SHAPE = (3, 32, 32)
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 DIGITS = range(10)
+MOST_NUMBERS = 2**31  # of a variable; SYN's images are 2**30.4
 SVHN_FILES = tuple(f"{split}_32x32.mat" for split in SPLITS)
 SVHN_HASHES = ("e26dedcc434d2e4c54c9b2d4a06d8373", "eb5a983be6a315427106f1b164d9cef3")
 SVHN_SIZES = (182_040_794, 64_275_384)
@@ -52,6 +54,8 @@ def _syn_split(path: Path, opener: Callable[[], IO[bytes]]) -> Iterator[Block]:
     from scipy.io.matlab import MatReadError
 
     with reading(path, LookupError, MatReadError, TypeError), opener() as file:
+        _refuse_huge(scipy.io.whosmat(file))
+        file.seek(0)
         found = scipy.io.loadmat(file, variable_names=("X", "y"))
         x, y = found["X"], found["y"].ravel()
         if x.ndim != 4 or x.shape[:3] != (32, 32, 3) or x.dtype != np.uint8:
@@ -59,6 +63,13 @@ def _syn_split(path: Path, opener: Callable[[], IO[bytes]]) -> Iterator[Block]:
         if x.shape[3] != len(y):
             raise ValueError(f"{x.shape[3]} images, {len(y)} labels")
     yield from _pieces(x.transpose(3, 2, 0, 1), np.where(y == 10, 0, y))
+
+
+def _refuse_huge(variables: list[tuple[str, tuple[int, ...], str]]) -> None:
+    """Refuse a .mat file by its list of variables, before any is unpacked."""
+    for name, shape, _ in variables:
+        if name in ("X", "y") and math.prod(shape) > MOST_NUMBERS:
+            raise ValueError(f"{name} has {shape} numbers")
 
 
 def _read_syn(paths: list[Path], notes: Notes) -> Raw:

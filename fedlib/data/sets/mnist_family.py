@@ -1,7 +1,6 @@
 """MNIST and Fashion-MNIST: IDX files, gzipped or not, or Parquet."""
 
 import gzip
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SHAPE = (1, 28, 28)
+MOST_BYTES = 2**31  # of a file when unpacked; EMNIST's largest has 2**29.2
+CHUNK = 2**20
 GREY = ((0.1307,), (0.3081,))
 
 
@@ -43,8 +44,18 @@ def idx_tensor(idx: Idx) -> "Tensor":
         plain = Path(scratch) / "idx"
         with idx.open() as file, open(plain, "wb") as out:
             packed = idx.path.suffix == ".gz"
-            shutil.copyfileobj(gzip.open(file) if packed else file, out)
+            _copied(gzip.open(file) if packed else file, out)
         return reader(str(plain))
+
+
+def _copied(file: IO[bytes], out: IO[bytes]) -> None:
+    """Unpack a file of bounded size."""
+    left = MOST_BYTES
+    while part := file.read(CHUNK):
+        left -= len(part)
+        if left < 0:
+            raise ValueError(f"more than {MOST_BYTES} bytes when unpacked")
+        out.write(part)
 
 
 def _split(images: Idx, labels: Idx) -> Iterator[Block]:
