@@ -2,9 +2,9 @@
 
 ``FEDLIB_KERNEL`` says who computes: ``numba``, as without it, or ``torch``, whose
 grouped convolution then serves all shapes. With numba a shape alone decides, so that a
-run always takes the same path: square windows of 3 or 5 with stride 1, up to 32
-channels, and rows long enough for the kernels' tiles. The two differ by rounding (below
-1e-5, tested).
+run always takes the same path: square windows of 3 or 5 with stride 1, fewer than 32
+input channels, and rows long enough for the kernels' tiles. The two differ by rounding
+(below 1e-5, tested).
 """
 
 # pyright: reportCallIssue=false
@@ -20,7 +20,7 @@ from torch import Tensor
 
 KERNELS = ("numba", "torch")
 SIZES, OUTPUTS, SPAN = (3, 5), 4, 16  # what `kernels` has tiles for
-CHANNELS = 32  # from 64 on torch's are faster: 1.3 to 1.6 times in ResNet's layers
+CHANNELS = 32  # of the input: from here on torch is as fast, in ResNet's layers faster
 
 
 def chosen() -> str:
@@ -70,7 +70,7 @@ def convolves(x: Tensor, weight: Tensor, stride: int, padding: int) -> bool:
     back = channels >= OUTPUTS and width * batch >= SPAN
     return (
         (stride == 1 and tall == wide and wide in SIZES and 0 <= padding < wide)
-        and channels <= CHANNELS
+        and channels < CHANNELS
         and (outputs >= OUTPUTS and row >= SPAN and height + 2 * padding >= tall)
         and (back or not x.requires_grad)
         and _served(x, weight)

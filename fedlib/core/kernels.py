@@ -11,6 +11,8 @@ sums stays in registers while the window passes over the input.
 Each client's numbers depend on that client alone, not on how many are computed with it.
 """
 
+from itertools import product
+
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
@@ -19,9 +21,9 @@ from numba.extending import intrinsic
 
 LANES = 8  # floats in a vector, of AVX2 (NEON takes two)
 SPAN = 2 * LANES  # neighbouring outputs of a tile of `_correlate`
-OUTPUTS = 4  # channels of a tile of `_correlate`: 4 x 2 vectors of sums
+TILES = (4, 5, 6)  # channels of a tile of `_correlate`: twice as many vectors of sums
 PAIR = 2  # channels of a tile of `_gradient`: 2 x size vectors of sums
-SIZES = (3, 5)  # kernels that have tiles
+SIZES = (3, 5)  # of windows that have tiles
 
 # Sums in any order, so that they run in vectors; what is no number stays none
 _SUMS = {"reassoc", "contract", "nsz"}
@@ -29,6 +31,7 @@ _SUMS = {"reassoc", "contract", "nsz"}
 _FLOAT = ir.FloatType()
 _VECTOR = ir.VectorType(_FLOAT, LANES)
 _BYTES = ir.VectorType(ir.IntType(8), LANES)
+_WHOLE = ir.VectorType(ir.IntType(32), LANES)  # as wide as floats: one mask serves both
 
 
 def _int(value: int):
@@ -78,56 +81,69 @@ def _pointers(context, b, kinds, arrays):
     ]
 
 
-@intrinsic(prefer_literal=True)
-def _correlate_tile(typing, arrays, size, at, out, src, weight, count):
-    """Write SPAN outputs of OUTPUTS channels: the bias plus the window on the input.
+@intrinsic
+def _correlate_tile(typing, arrays, at, out, src, weight, count):
+    """Write SPAN outputs of some channels: the bias plus the window on the input.
 
     ``arrays`` are out, src, weight and bias, ``at`` the places in them. The distances:
-    of channels in ``out``; of channels, rows and pixels in ``src``; of output and input
-    channels in ``weight``. ``count`` are the input's channels and the window's rows,
-    ``size`` (a literal) is its width.
+    of channels in ``out``; of channels, rows and pixels in ``src``; of output channels,
+    input channels and rows in ``weight``. ``count`` are the output's channels, one of
+    TILES, the input's, and the window's rows and columns.
     """
-    if not isinstance(size, types.IntegerLiteral):
-        return None
-    width = size.literal_value
 
     def generate(context, b, signature, args):
         arrays = _pointers(context, b, signature.args[0], args[0])
-        places, src, weight, (channels, rows) = (
-            cgutils.unpack_tuple(b, args[i]) for i in (2, 4, 5, 6)
+        places, src, weight, count = (
+            cgutils.unpack_tuple(b, args[i]) for i in (1, 3, 4, 5)
         )
-        apart = args[3]
+        apart, (outputs, channels, rows, columns) = args[2], count
         vectors = range(SPAN // LANES)
-        sums = [
-            [cgutils.alloca_once(b, _VECTOR) for _ in vectors] for _ in range(OUTPUTS)
-        ]
-        for i, row in enumerate(sums):
-            bias = _spread(b, arrays[3], b.add(places[3], _int(i)))
-            for total in row:
-                b.store(bias, total)
-        with cgutils.for_range(b, channels) as c, cgutils.for_range(b, rows) as r:
-            here = b.add(b.mul(c.index, src[0]), b.mul(r.index, src[1]))
-            here = b.add(places[1], here)
-            tap = b.add(b.mul(c.index, weight[1]), b.mul(r.index, _int(width)))
-            tap = b.add(places[2], tap)
-            for k in range(width):
-                pixel = b.add(here, b.mul(src[2], _int(k)))
-                seen = [
-                    _load(b, arrays[1], b.add(pixel, _int(v * LANES))) for v in vectors
-                ]
-                for i, row in enumerate(sums):
-                    place = b.add(tap, b.add(b.mul(weight[0], _int(i)), _int(k)))
-                    factor = _spread(b, arrays[2], place)
-                    for total, value in zip(row, seen, strict=True):
-                        _add_product(b, total, factor, value)
-        for i, row in enumerate(sums):
-            for v, total in enumerate(row):
-                place = b.add(b.mul(apart, _int(i)), _int(v * LANES))
-                place = _vector_at(b, arrays[0], b.add(places[0], place), _VECTOR)
-                b.store(b.load(total), place, align=4)
+
+        def tile(tall: int, taps: int) -> None:
+            sums = [
+                [cgutils.alloca_once(b, _VECTOR) for _ in vectors] for _ in range(tall)
+            ]
+            for i, row in enumerate(sums):
+                bias = _spread(b, arrays[3], b.add(places[3], _int(i)))
+                for total in row:
+                    b.store(bias, total)
+            with cgutils.for_range(b, channels) as c, cgutils.for_range(b, rows) as r:
+                here = b.add(b.mul(c.index, src[0]), b.mul(r.index, src[1]))
+                here = b.add(places[1], here)
+                tap = b.add(b.mul(c.index, weight[1]), b.mul(r.index, weight[2]))
+                tap = b.add(places[2], tap)
+                for k in range(taps):
+                    pixel = b.add(here, b.mul(src[2], _int(k)))
+                    seen = [
+                        _load(b, arrays[1], b.add(pixel, _int(v * LANES)))
+                        for v in vectors
+                    ]
+                    for i, row in enumerate(sums):
+                        place = b.add(tap, b.add(b.mul(weight[0], _int(i)), _int(k)))
+                        factor = _spread(b, arrays[2], place)
+                        for total, value in zip(row, seen, strict=True):
+                            _add_product(b, total, factor, value)
+            for i, row in enumerate(sums):
+                for v, total in enumerate(row):
+                    place = b.add(b.mul(apart, _int(i)), _int(v * LANES))
+                    place = b.add(places[0], place)
+                    into = _vector_at(b, arrays[0], place, _VECTOR)
+                    b.store(b.load(total), into, align=4)
+
+        # The sums of a tile are registers, so that every size has code of its own
+        most = max(SIZES) + 1
+        done = b.append_basic_block()
+        cases = b.switch(b.add(b.mul(outputs, _int(most)), columns), done)
+        for tall, taps in product(TILES, range(1, most)):
+            case = b.append_basic_block()
+            cases.add_case(_int(tall * most + taps), case)
+            b.position_at_end(case)
+            tile(tall, taps)
+            b.branch(done)
+        b.position_at_end(done)
         return context.get_dummy_value()
 
-    return types.void(arrays, size, at, out, src, weight, count), generate
+    return types.void(arrays, at, out, src, weight, count), generate
 
 
 @intrinsic(prefer_literal=True)
@@ -179,30 +195,40 @@ def _gradient_tile(typing, arrays, size, at, grad, src, out, count):
 
 
 @njit(nogil=True, cache=True)
+def _tall(outputs):
+    """Return the tile of TILES that computes least twice: of two the larger."""
+    best = TILES[0]
+    for tall in TILES:
+        if -(-outputs // tall) * tall <= -(-outputs // best) * best:
+            best = tall
+    return best
+
+
+@njit(nogil=True, cache=True)
 def _rows(out, src, weight, bias, client, first, y0, y1, top, batch):
-    """Write rows ``y0`` to ``y1`` of OUTPUTS channels into ``out`` ``[O, rows, N]``."""
+    """Write rows ``y0`` to ``y1`` of a tile into ``out`` ``[O, rows, N]``."""
     channels, height, row = src.shape[1:]
     outputs, size = weight.shape[1], weight.shape[3]
     tall, wide = out.shape[1:]
     window = size * size
     arrays = (out, src, weight, bias)
-    steps, apart = (height * row, row, batch), (channels * window, window)
+    steps, apart = (height * row, row, batch), (channels * window, window, size)
     for y in range(y0, y1):
         begin = max(0, top - y)
         rows = min(size, height + top - y) - begin
         for block in range(0, wide, SPAN):
             x = min(block, wide - SPAN)  # the last tile may overlap
+            # Columns of the window that meet more than the zeros beside the input
+            left = max(0, top - (x + SPAN - 1) // batch)
+            columns = min(size, row // batch - top - x // batch) - left
             at = (
                 (y - y0) * wide + x,
-                (client * channels * height + y - top + begin) * row + x,
-                (client * outputs + first) * channels * window + begin * size,
+                (client * channels * height + y - top + begin) * row + x + left * batch,
+                (client * outputs + first) * channels * window + begin * size + left,
                 client * outputs + first,
             )
-            count = (channels, rows)
-            if size == 3:
-                _correlate_tile(arrays, 3, at, tall * wide, steps, apart, count)
-            else:
-                _correlate_tile(arrays, 5, at, tall * wide, steps, apart, count)
+            count = (len(out), channels, rows, columns)
+            _correlate_tile(arrays, at, tall * wide, steps, apart, count)
 
 
 @njit(nogil=True, cache=True)
@@ -216,19 +242,20 @@ def correlate(out, src, weight, bias, top, batch):
     src : array ``[K, C, H, W * B]``
         Padded on the left and right, not above and below.
     weight : array ``[K, O, C, S, S]``
-        O at least OUTPUTS, S one of SIZES.
+        O at least the least of TILES, S one of SIZES.
     bias : array ``[K, O]``
     top : int
         Rows of zeros that are thought above the input.
     batch : int
         B.
     """
-    outputs, tall = out.shape[1:3]
+    outputs, height = out.shape[1:3]
+    tall = _tall(outputs)
     for client in range(len(out)):
-        for block in range(0, outputs, OUTPUTS):
-            first = min(block, outputs - OUTPUTS)
-            into = out[client, first : first + OUTPUTS]
-            _rows(into, src, weight, bias, client, first, 0, tall, top, batch)
+        for block in range(0, outputs, tall):
+            first = min(block, outputs - tall)
+            into = out[client, first : first + tall]
+            _rows(into, src, weight, bias, client, first, 0, height, top, batch)
 
 
 @njit(nogil=True, cache=True)
@@ -292,14 +319,15 @@ def _pool_tile(typing, arrays, at, batch, count):
             here = b.add(at, b.mul(window.index, batch))
             left = b.add(at, b.mul(b.mul(window.index, _int(2)), batch))
             right = b.add(left, batch)
-            best, place = _load(b, above, left), _BYTES([0] * LANES)
+            best, place = _load(b, above, left), _WHOLE([0] * LANES)
             rest = ((above, right), (below, left), (below, right))
             for corner, (row, start) in enumerate(rest, 1):
                 value = _load(b, row, start)
                 more = b.fcmp_ordered(">", value, best)
                 more = b.or_(more, b.fcmp_unordered("uno", value, value))
                 best = b.select(more, value, best)
-                place = b.select(more, _BYTES([corner] * LANES), place)
+                place = b.select(more, _WHOLE([corner] * LANES), place)
+            place = b.trunc(place, _BYTES)
             b.store(best, _vector_at(b, out, here, _VECTOR), align=4)
             b.store(place, _vector_at(b, where, here, _BYTES), align=1)
         return context.get_dummy_value()
@@ -418,14 +446,15 @@ def block(out, where, src, weight, bias, top, batch, tall, wide):
     without a value above 0.
     """
     outputs = out.shape[1]
-    rows = np.empty((OUTPUTS, 2, wide), np.float32)
+    channels = _tall(outputs)
+    rows = np.empty((channels, 2, wide), np.float32)
     for client in range(len(out)):
-        for start in range(0, outputs, OUTPUTS):
-            first = min(start, outputs - OUTPUTS)
+        for start in range(0, outputs, channels):
+            first = min(start, outputs - channels)
             for y in range(tall // 2):
                 y0 = 2 * y
                 _rows(rows, src, weight, bias, client, first, y0, y0 + 2, top, batch)
-                for i in range(OUTPUTS):
+                for i in range(channels):
                     o = first + i
                     best, place = out[client, o, y], where[client, o, y]
                     _largest(rows[i, 0], rows[i, 1], best, place, batch)

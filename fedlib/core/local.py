@@ -17,6 +17,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 from torch.func import vmap
+from torch.nn.utils.rnn import pad_sequence
 
 from fedlib.core.augment import Augment, apply_augment, draw_augment, normalise
 from fedlib.core.nets import State
@@ -59,7 +60,7 @@ class Shards(NamedTuple):
 
     def inputs(self, index: Tensor, draws: Tensor | None = None) -> Tensor:
         """Return model inputs for indices of any shape, augmented by ``draws``."""
-        x = self.x[index.flatten()]
+        x = self.x.index_select(0, index.flatten())  # copies rows; x[...] elements
         if self.augment is not None and draws is not None:
             x = apply_augment(x, draws.flatten(0, -2), self.augment.padding)
         if x.dtype == torch.uint8:
@@ -108,6 +109,31 @@ class _Batches(NamedTuple):
     draws: Tensor  # [order, 3] of the augmentation; [order, 0] without one
     spans: list[tuple[int, int]]  # start and end in order
     counted_from: int  # the first step whose embeddings count
+
+
+class _Table(NamedTuple):
+    """The batches of a chunk's clients, one client after another."""
+
+    order: Tensor  # [n] indices into the shards' tensors
+    draws: Tensor  # [n, 3] of the augmentation; [n, 0] without one
+    begin: Tensor  # [steps, K] where in order each batch begins
+    keys: Tensor  # [steps, K, D] of each dropout
+
+    def rows(self, step: int, chosen: Tensor | slice, size: int) -> Tensor:
+        """Return the places ``[K', size]`` of some clients' batches in ``order``."""
+        return self.begin[step, chosen].unsqueeze(1) + torch.arange(size)
+
+
+def _table(plans: list[_Batches], keys: list[Tensor]) -> _Table:
+    """Return the batches of clients, whose dropout keys are ``[steps, D]``."""
+    lengths = torch.tensor([0, *(len(plan.order) for plan in plans[:-1])])
+    starts = [torch.tensor([start for start, _ in plan.spans]) for plan in plans]
+    return _Table(
+        torch.cat([plan.order for plan in plans]),
+        torch.cat([plan.draws for plan in plans]),
+        pad_sequence(starts) + lengths.cumsum(0),
+        pad_sequence(keys),
+    )
 
 
 def _batches(
@@ -287,18 +313,19 @@ class _Tally:
         self.counts: dict[str, Tensor] = {}
 
     def add(
-        self, rows: Tensor | slice, losses: Losses, y: Tensor, counted: Tensor
+        self, rows: Tensor | slice, losses: Losses, y: Tensor, counted: list[bool]
     ) -> None:
         """Add one step of some clients; embeddings where ``counted`` ``[rows]``."""
         for name, value in losses.terms.items():
             if name not in self.terms:
                 self.terms[name] = torch.zeros(self.clients)
             self.terms[name][rows] += value.detach()
-        if not counted.any():
+        if not any(counted):
             return
-        labels = torch.where(counted.unsqueeze(1), y, -1)
+        if not all(counted):
+            y = torch.where(torch.tensor(counted).unsqueeze(1), y, -1)
         for name, z in losses.embeddings.items():
-            sums, members = class_sums(z.detach(), labels, self.classes)
+            sums, members = class_sums(z.detach(), y, self.classes)
             if name not in self.sums:
                 self.sums[name] = torch.zeros(self.clients, self.classes, z.shape[-1])
                 self.counts[name] = torch.zeros(self.clients, self.classes).long()
@@ -349,6 +376,7 @@ def _train_chunk(
         take(moments, place),
         None if rate is None else rate[place],
     )
+    table = _table(plans, keys)
     tally = _Tally(len(plans), job.classes)
     finished: list[tuple[State, Tree]] = []  # from the last client to the first
 
@@ -356,18 +384,15 @@ def _train_chunk(
         """Return the losses of clients whose batches have one size."""
         everyone = len(rows) == live
         chosen = slice(0, live) if everyone else torch.tensor(rows)
-        spans = [slice(*plans[i].spans[step]) for i in rows]
-        batch = torch.stack(
-            [plans[i].order[s] for i, s in zip(rows, spans, strict=True)]
-        )
-        draws = torch.stack(
-            [plans[i].draws[s] for i, s in zip(rows, spans, strict=True)]
-        )
+        start, end = plans[rows[0]].spans[step]
+        places = table.rows(step, chosen, end - start)
+        batch, draws = table.order[places], table.draws[places]
         held = take(stack.buffers, chosen)
         weights = stack.params if everyone else take(stack.params, chosen)
         weights = weights | held
-        for number, name in enumerate(job.dropout_keys):
-            weights[name] = torch.stack([keys[i][step, number] for i in rows])
+        if job.dropout_keys:
+            now = table.keys[step, chosen].unbind(1)
+            weights |= dict(zip(job.dropout_keys, now, strict=True))
         given = take(extra, chosen)
         if job.draw is not None:
             given = given | stacked([job.draw(ids[i], step) for i in rows])
@@ -376,8 +401,7 @@ def _train_chunk(
         if not everyone:  # BatchNorm wrote into copies
             for name, value in held.items():
                 stack.buffers[name][chosen] = value
-        counted = torch.tensor([step >= plans[i].counted_from for i in rows])
-        tally.add(chosen, losses, y, counted)
+        tally.add(chosen, losses, y, [step >= plans[i].counted_from for i in rows])
         return losses.total
 
     live = len(plans)

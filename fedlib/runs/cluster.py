@@ -11,6 +11,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from fedlib.core import compiled
 from fedlib.runs import worker
 from fedlib.runs.many import GO_ON, Ended, Task, Worker
 
@@ -80,7 +81,7 @@ class Cluster:
 
     def start(self, task: Task, who: Worker) -> None:
         """Give a task to a worker; no other takes it over."""
-        given = task.spec.model_dump_json(), task.key
+        given = task.spec.model_dump_json(), task.key, compiled.chosen()
         future = self._client.submit(
             worker.there, *given, workers=[who.name], pure=False
         )

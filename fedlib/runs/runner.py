@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -30,7 +31,7 @@ from fedlib.core.log import Log, Rows
 from fedlib.core.method import Round, draw_cohort
 from fedlib.core.nets import State
 from fedlib.core.tree import Tree, flatten, restore, take, tree_map
-from fedlib.data import DataError, Dataset, facts, load, locate
+from fedlib.data import DataError, facts, load, locate
 from fedlib.data.access import absent
 from fedlib.runs import published
 from fedlib.runs.checks import (

@@ -2,7 +2,8 @@
 
 The two ends may be different checkouts on different machines, so that only plain texts
 and tables travel, and the worker computes the run's key anew: one that has other code
-or other data refuses the run, and says what it has.
+or other data refuses the run, and says what it has. So does one that has another
+kernel (``FEDLIB_KERNEL``), which no key names and which rounds otherwise.
 
 An answer is a table with one entry: ``refused`` (what the worker has), ``raised`` (the
 run's error), or ``files`` (the finished run's, by name; none where the cache is
@@ -15,6 +16,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from fedlib.core import compiled
 from fedlib.runs import published, runner
 from fedlib.runs.spec import Spec
 from fedlib.support.files import atomic_write, locked
@@ -41,8 +43,18 @@ def here(text: str, key: str, variables: dict[str, str]) -> Answer:
     return _computed(text, key) or {"files": {}}
 
 
-def there(text: str, key: str) -> Answer:
-    """Compute a run on another machine, with its own settings, and send the files."""
+def there(text: str, key: str, kernel: str) -> Answer:
+    """Compute a run on another machine, with its own settings, and send the files.
+
+    Parameters
+    ----------
+    kernel : str
+        Who computes convolutions where the run is asked for.
+    """
+    mine = compiled.chosen()
+    if mine != kernel:
+        told = f"another kernel (FEDLIB_KERNEL is {mine!r}, expected {kernel!r})"
+        return {"refused": {"error": told}}
     answer = _computed(text, key)
     if answer:
         return answer

@@ -54,7 +54,7 @@ if __name__ == "__main__":
     here = Path(sys.argv[1])
     os.environ["FEDLIB_CACHE"] = str(here / "warm")
     known = papers.fedmps("digits", "local", clients=2, rounds=1, net="digits_linear")
-    assert "files" in worker.there(known.model_dump_json(), runner.key(known))
+    assert "files" in worker.there(known.model_dump_json(), runner.key(known), "numba")
     fork(here, "scheduler")
     while not (here / "address").exists():
         pass

@@ -378,10 +378,13 @@ def test_what_differs_is_named():
 def test_a_worker_refuses_another_key_and_computes_nothing(monkeypatch):
     spec = short()
     monkeypatch.setattr(runner, "run", lambda _: pytest.fail("computed"))
-    answer = worker.there(spec.model_dump_json(), "0" * 20)
+    answer = worker.there(spec.model_dump_json(), "0" * 20, "numba")
     assert answer["refused"]["code"] == runner.identity(spec)["code"]
     text = spec.model_dump_json().replace('"local"', '"unknown"')
-    assert "unknown" in worker.there(text, "0" * 20)["refused"]["error"]
+    assert "unknown" in worker.there(text, "0" * 20, "numba")["refused"]["error"]
+    answer = worker.there(spec.model_dump_json(), runner.key(spec), "torch")
+    told = many.difference(spec, answer["refused"])
+    assert told == "another kernel (FEDLIB_KERNEL is 'numba', expected 'torch')"
 
 
 def test_a_finished_run_travels_and_its_result_is_written_last(tmp_path, monkeypatch):
@@ -389,7 +392,7 @@ def test_a_finished_run_travels_and_its_result_is_written_last(tmp_path, monkeyp
     with monkeypatch.context() as patch:
         patch.setenv("FEDLIB_CACHE", str(tmp_path / "there"))
         there = runner.run(spec)
-        answer = worker.there(spec.model_dump_json(), runner.key(spec))
+        answer = worker.there(spec.model_dump_json(), runner.key(spec), "numba")
     assert runner.pending([spec]) == [spec]
     home = runner.folder(spec)
     home.mkdir(parents=True)
