@@ -56,4 +56,5 @@ def written(readme: str, text: str) -> str:
 
 if __name__ == "__main__":
     readme = ROOT / "README.md"
-    readme.write_text(written(readme.read_text("utf-8"), section()), "utf-8")
+    text = written(readme.read_text("utf-8"), section())
+    readme.write_text(text, "utf-8", newline="\n")

@@ -190,7 +190,7 @@ def _open(name: str, folder: Path) -> Dataset:
     entry = entry_of(name)
     with safe_open(folder / "labels.safetensors", "pt") as file:
         about = file.metadata()
-        tensors = {key: file.get_tensor(key) for key in file.keys()}
+        tensors = {key: file.get_tensor(key).clone() for key in file.keys()}
     groups = None
     if "train_group" in tensors:
         names = tuple(json.loads(about["groups"]))

@@ -112,12 +112,16 @@ def folder(spec: Spec) -> Path:
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]] | None:
-    """Return tensors and metadata of a file, or None when absent or unreadable."""
+    """Return tensors and metadata of a file, or None when absent or unreadable.
+
+    Tensors are copies: Windows replaces no file that is mapped into memory.
+    """
     if not path.exists():
         return None
     try:
         with safe_open(path, "pt") as file:
-            return {k: file.get_tensor(k) for k in file.keys()}, file.metadata()
+            found = {k: file.get_tensor(k).clone() for k in file.keys()}
+            return found, file.metadata()
     except SafetensorError:
         warnings.warn(
             f"{path.name} of run {path.parent.name} is damaged; ignored", stacklevel=2
