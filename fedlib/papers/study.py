@@ -162,6 +162,25 @@ def _several(p: Mapping[str, Any], name: str) -> list:
     return p[f"{name}s"] if f"{name}s" in p else [p[name]]
 
 
+def of_dataset(name: str, value: Any, dataset: str) -> Any:
+    """Return a setting's value for a data set: of its table, or the one for all.
+
+    Raises
+    ------
+    SettingError
+        The table lacks the data set.
+    """
+    if not isinstance(value, Mapping):
+        return value
+    if dataset not in value:
+        table = ", ".join(f"{key}: {each}" for key, each in value.items())
+        raise SettingError(
+            f"{name} has no value for {dataset!r}; add one to {{{table}}}, or give one "
+            "value for all data sets"
+        )
+    return value[dataset]
+
+
 def grid(paper: str, p: Mapping[str, Any], unseen: Iterable[str] = ()) -> Grid:
     """Return the grid that a notebook's parameters stand for.
 
@@ -193,11 +212,10 @@ def grid(paper: str, p: Mapping[str, Any], unseen: Iterable[str] = ()) -> Grid:
     rows, specs = [], []
     for dataset in datasets:
         here = {
-            name: value[dataset] if isinstance(value, Mapping) else value
-            for name, value in shared.items()
+            name: of_dataset(name, value, dataset) for name, value in shared.items()
         }
         for setting, values in sweeps.items():
-            for value in values[dataset] if isinstance(values, Mapping) else values:
+            for value in of_dataset(f"sweeps of {setting}", values, dataset):
                 for label, text in labelled(p["runs"]).items():
                     method, switches = parsed(text)
                     general, hp = told(paper, method, switches)

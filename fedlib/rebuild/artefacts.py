@@ -13,7 +13,8 @@ from fedlib import papers, registry
 from fedlib.data import DATASETS, facts
 from fedlib.draw.tables import plain
 from fedlib.papers import study
-from fedlib.rebuild import parameters
+from fedlib.rebuild import parameters, per_dataset
+from fedlib.rebuild.parameters import Parameter
 from fedlib.rebuild.presets import read_preset
 from fedlib.runs import published, runner
 from fedlib.runs.spec import SettingError, Spec, suggestion
@@ -97,22 +98,42 @@ def prepare(
                 f"{name}: preset: got {layer['preset']!r}, expected the one asked for, "
                 f"{preset!r}"
             )
+    values, specs = resolved(name, known, *layers, {"preset": preset})
+    return Artefact(name, preset, notebook, values, specs)
+
+
+def resolved(
+    name: str, known: Mapping[str, Parameter], *layers: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[Spec]]:
+    """Return every parameter of an artefact with its value, and the runs it needs.
+
+    Parameters
+    ----------
+    name : str
+        The artefact.
+    known : mapping
+        The parameters that its notebook declares.
+    *layers
+        Values of some of them; later ones win.
+
+    Raises
+    ------
+    SettingError
+        Anything that is wrong with a parameter or with the settings of a run.
+    """
     try:
-        values = parameters.resolve(known, *layers, {"preset": preset})
+        of_paper = papers.PAPERS.get(name.split("/")[0], DATASETS)
+        values = per_dataset.resolve(known, of_paper, *layers)
+        _known_preset(values["preset"])
         for method in _listed(values, "method"):
             registry.method(method)
-        for dataset in _listed(values, "dataset"):
-            if dataset not in DATASETS:
-                hint = suggestion(dataset, list(DATASETS))
-                raise SettingError(f"dataset: got {dataset!r}; {hint}")
-        specs = study.specs_for(name, values)
+        return values, study.specs_for(name, values)
     except KeyError as error:
         raise SettingError(
             f"{name}: its runs need a parameter {error}, which the notebook lacks"
         ) from error
     except ValueError as error:
         raise SettingError(f"{name}: {error}") from error
-    return Artefact(name, preset, notebook, values, specs)
 
 
 def _listed(values: Mapping[str, Any], what: str) -> list[str]:

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import re
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,8 @@ from fedlib.draw.tables import (
     markdown_table,
     render,
 )
+from fedlib.rebuild import artefacts
+from fedlib.rebuild import parameters as parameters_of
 from fedlib.runs.notes import Note, record
 from fedlib.runs.results import measured
 from fedlib.runs.spec import SettingError, Settings, validated
@@ -41,17 +44,61 @@ PRESETS = ("quick", "cpu", "paper")
 INJECTED = "# Parameters"  # how the cell begins that papermill puts behind the tagged
 
 
-def setup() -> None:
-    """Set the figure style and one thread; under ``FEDLIB_CI`` silence warnings.
+def setup(artefact: str = "") -> None:
+    """Check the parameters, set the figure style and one thread; silence under CI.
+
+    It stands in the first cell behind the parameters, so that a wrong one stops before
+    any work, with the words of ``fedlib rebuild``, whoever executes the notebook. Each
+    parameter gets its default's type: text that papermill passes on, numpy's numbers.
 
     The nets are small: one thread is faster than several, and sums keep their order.
 
-    Progress bars are off then, too (``fedlib.support.progress.progress_off``).
+    Under ``FEDLIB_CI`` warnings are silent and progress bars off
+    (``fedlib.support.progress.progress_off``).
+
+    Parameters
+    ----------
+    artefact : str
+        Which table or figure the notebook is, ``"fedmps/table3"``; none for others,
+        whose injected parameters are checked by name and type alone.
+
+    Raises
+    ------
+    SettingError
+        An unknown or illegal parameter, or one that no run of this artefact can have;
+        figures that cannot be written.
     """
     plot.use_style()
     torch.set_num_threads(1)
     if os.environ.get("FEDLIB_CI"):
         warnings.simplefilter("ignore")
+    shell = get_ipython()
+    if shell is not None:
+        try:
+            shell.user_ns |= _checked(artefact, shell.user_ns)
+        except SettingError as error:
+            # IPython's way to show an error without the way through our code
+            words = [f"{type(error).__name__}: {error}"]
+            error.__dict__["_render_traceback_"] = lambda: words
+            raise
+
+
+def _checked(artefact: str, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a notebook in their types, all of them legal."""
+    tagged, injected = _cells(known, "preset" if artefact else "")
+    if tagged is None:
+        if artefact:
+            raise _no_cell("setup")
+        return {}
+    at = Path(artefact or "notebook")
+    declared = parameters_of.declared_in(tagged, at, literal=False)
+    given = {n: known[n] for n in [*declared, *_assigned(injected)] if n in known}
+    if not artefact:
+        return parameters_of.resolve(declared, given)
+    values, _ = artefacts.resolved(artefact, declared, given)
+    paper, _, name = artefact.partition("/")
+    Artefact(paper, name, values["preset"]).open()
+    return values
 
 
 def _home(thing: Any) -> str:
@@ -170,22 +217,41 @@ def settings(namespace: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """
     shell = get_ipython()
     known = namespace if namespace is not None else shell.user_ns if shell else {}
-    cells = [str(source) for source in known.get("In", [])]
-    own = [not source.lstrip().startswith(INJECTED) for source in cells]
-    names = [_assigned(source) for source in cells]
-    tagged = [i for i, bound in enumerate(names) if own[i] and "preset" in bound]
-    if not tagged:
-        raise SettingError(
-            "settings: found no executed cell of assignments with preset among them, "
-            "expected the one tagged 'parameters'"
-        )
-    wanted = names[tagged[-1]]
-    if own[tagged[-1] + 1 : tagged[-1] + 2] == [False]:
-        wanted += names[tagged[-1] + 1]
+    tagged, injected = _cells(known, "preset")
+    if tagged is None:
+        raise _no_cell("settings")
+    wanted = [*_assigned(tagged), *_assigned(injected)]
     gone = [name for name in wanted if name not in known]
     if gone:
         raise SettingError(f"settings: {gone} deleted, expected each parameter's value")
     return {name: known[name] for name in wanted}
+
+
+def _no_cell(caller: str) -> SettingError:
+    return SettingError(
+        f"{caller}: found no executed cell of assignments with preset among them, "
+        "expected the one tagged 'parameters'"
+    )
+
+
+def _cells(known: Mapping[str, Any], name: str) -> tuple[str | None, str]:
+    """Return the executed cell of parameters, and the one papermill put behind it.
+
+    Parameters
+    ----------
+    known : mapping
+        A kernel's names.
+    name : str
+        What the cell must assign; empty: a cell that papermill put one behind.
+    """
+    cells = [str(source) for source in known.get("In", [])]
+    injected = [source.lstrip().startswith(INJECTED) for source in cells]
+    after = {i: i + 1 < len(cells) and injected[i + 1] for i in range(len(cells))}
+    for i in reversed(range(len(cells))):
+        bound = [] if injected[i] else _assigned(cells[i])
+        if bound and (name in bound if name else after[i]):
+            return cells[i], cells[i + 1] if after[i] else ""
+    return None, ""
 
 
 def _plain(value: Any) -> Any:
@@ -223,6 +289,22 @@ class Artefact:
             )
         name = f"{self.name}_{suffix}" if suffix else self.name
         return figures_dir() / self.preset / self.paper / name
+
+    def open(self) -> None:
+        """See to it that the files can be written, before anything is computed.
+
+        Raises
+        ------
+        SettingError
+            The folder of figures cannot be made or written to.
+        """
+        folder = figures_dir() / self.preset / self.paper
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise SettingError(f"figures: cannot write to {folder}: {error}") from error
 
     def figure(self, fig: Figure, df: pd.DataFrame, suffix: str = "") -> None:
         """Write a figure as PNG and PDF, and its numbers as CSV."""

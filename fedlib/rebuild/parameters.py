@@ -8,12 +8,14 @@ here, before a kernel starts.
 import ast
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import nbformat
 import numpy as np
+import yaml
 
 from fedlib.runs.spec import SettingError, suggestion
 
@@ -36,6 +38,7 @@ class Parameter(NamedTuple):
     default: Any
     sample: Any  # a value of the expected type; None when any value is legal
     optional: bool  # whether None is legal
+    annotation: str = ""
 
 
 class _Unfit(Exception):
@@ -132,7 +135,27 @@ def declared(notebook: Path) -> dict[str, Parameter]:
         Not exactly one tagged cell, or a line in it that is not ``name = literal``.
     """
     content = read(notebook)
-    source = content.cells[tagged_cell(notebook, content)].source
+    return declared_in(content.cells[tagged_cell(notebook, content)].source, notebook)
+
+
+def declared_in(
+    source: str, notebook: Path, *, literal: bool = True
+) -> dict[str, Parameter]:
+    """Return the parameters that the source of a tagged cell declares, in order.
+
+    Parameters
+    ----------
+    source : str
+    notebook : Path
+        Whose name errors begin with.
+    literal : bool
+        Whether every value must be a literal; if not, one that is none may be anything.
+
+    Raises
+    ------
+    SettingError
+        A line that is not ``name = literal``.
+    """
     try:
         body = ast.parse(source).body
     except SyntaxError as error:
@@ -145,14 +168,16 @@ def declared(notebook: Path) -> dict[str, Parameter]:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.expr() as value):
                 annotation = ""
             case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
-                annotation = ast.unparse(line.annotation)
+                annotation = ast.unparse(line.annotation).strip("'\"")
             case _:
                 raise _not_literal(notebook, line)
         try:
             default = ast.literal_eval(value)
         except ValueError as error:
-            raise _not_literal(notebook, line) from error
-        found[name] = _parameter(name, default, annotation)
+            if literal:
+                raise _not_literal(notebook, line) from error
+            default, annotation = None, ""
+        found[name] = parameter(name, default, annotation)
     return found
 
 
@@ -163,11 +188,20 @@ def _not_literal(notebook: Path, line: ast.stmt) -> SettingError:
     )
 
 
-def _parameter(name: str, default: Any, annotation: str) -> Parameter:
-    kinds = [part.strip() for part in annotation.split("|")]
+def parameter(name: str, default: Any, annotation: str) -> Parameter:
+    """Return a parameter of a default and an annotation (none: empty).
+
+    Raises
+    ------
+    SettingError
+        The default is not of the annotated type.
+    """
+    # "int or None" in quotes says what int | None does: papermill's help reads no bar.
+    kinds = re.split(r"\s*\|\s*|\s+or\s+", annotation)
     samples = [SAMPLES[kind] for kind in kinds if kind in SAMPLES]
     sample = samples[0] if samples else default
-    found = Parameter(default, sample, default is None or "None" in kinds)
+    optional = default is None or "None" in kinds
+    found = Parameter(default, sample, optional, annotation)
     return found._replace(default=coerced(name, default, found))
 
 
@@ -285,24 +319,32 @@ def _integer(value: Any) -> int:
 
 
 def _items(value: Any, sample: Any) -> list:
-    value = _unpacked(value)
+    value = unpacked(value)
     if not isinstance(value, list):
         raise _Unfit
     return [_converted(item, _item_sample(sample)) for item in value]
 
 
 def _table(value: Any, sample: dict) -> dict:
-    value = _unpacked(value)
+    value = unpacked(value)
     if not isinstance(value, dict):
         raise _Unfit
     return {key: _converted(item, sample.get(key)) for key, item in value.items()}
 
 
-def _unpacked(value: Any) -> Any:
-    """Return the list or table that text spells: ``[0.1,0.5]``, ``[mnist, digits]``."""
+def unpacked(value: Any) -> Any:
+    """Return the list or table that text spells: ``[mnist, digits]``, ``{mnist: 2}``.
+
+    Both the spellings of Python and JSON and those of YAML are read.
+    """
     if not isinstance(value, str) or not value.strip().startswith(("[", "{")):
         return value
     value = _literal(value.strip())
+    if isinstance(value, str) and value[0] == "{":
+        try:
+            return yaml.safe_load(value)
+        except yaml.YAMLError:
+            return value
     if isinstance(value, str) and value[0] == "[" and value[-1] == "]":
         inner = value[1:-1].strip()
         return [item.strip() for item in inner.split(",")] if inner else []

@@ -131,12 +131,15 @@ def folder(spec: Spec) -> Path:
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]] | None:
-    """Return tensors and metadata of a file, or None when absent or damaged."""
+    """Return tensors and metadata of a file, or None when absent or damaged.
+
+    Tensors are copies: Windows replaces no file that is mapped into memory.
+    """
     if not path.exists():
         return None
     try:
         with safe_open(path, "pt") as file:
-            tensors = {k: file.get_tensor(k) for k in file.keys()}
+            tensors = {k: file.get_tensor(k).clone() for k in file.keys()}
             return tensors, unsealed(tensors, file.metadata() or {}, TOLD)
     except (SafetensorError, StoredError, OSError) as error:
         _ignored(path, error)

@@ -35,7 +35,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     os.close(handle)
     try:
         yield temporary
-        with open(temporary, "rb") as written:
+        with open(temporary, "r+b") as written:  # Windows syncs what may be written
             os.fsync(written.fileno())
         os.chmod(temporary, mode)
         os.replace(temporary, path)
@@ -124,9 +124,9 @@ def _told(holder: Path) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write ``text`` to ``path`` atomically."""
+    """Write ``text`` to ``path`` atomically, with the same bytes on every system."""
     with atomic_write(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
 def sha256(path: Path) -> str:

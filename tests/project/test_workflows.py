@@ -79,6 +79,7 @@ def test_ci_does_what_it_should():
     assert targets("ci.yml") == {
         "lint": ["lint", "types", "actionlint"],
         "tests": ["unit"],
+        "windows": ["portable"],
         "nbval": ["nbval"],
         "papers": ["rebuild", "twice"],
     }

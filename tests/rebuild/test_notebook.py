@@ -218,6 +218,91 @@ def test_settings_need_an_executed_parameters_cell(kernel):
         kernel(CELL, "del rounds")
 
 
+@pytest.fixture
+def begun(kernel, monkeypatch):
+    """Return what a parameters cell and papermill's leave behind ``setup``, as told."""
+
+    def begin(artefact: str, cell: str, **injected: Any) -> dict[str, Any]:
+        shell = InteractiveShell()
+        monkeypatch.setattr(notebook, "get_ipython", lambda: shell)
+        shell.run_cell(cell, store_history=True)
+        if injected:
+            code = "\n".join(f"{name} = {v!r}" for name, v in injected.items())
+            shell.run_cell(f"# Parameters\n{code}", store_history=True)
+        notebook.setup(artefact)
+        return notebook.settings(shell.user_ns)
+
+    return begin
+
+
+TABLE = """preset: str = "quick"
+datasets: list[str] = ["digits"]
+runs: list[str] = ["local"]
+seeds: list[int] = [1]
+rounds: dict[str, int] = {"digits": 5}
+local_epochs: "dict[str, int or None]" = {"digits": 1}
+"""
+
+
+@pytest.mark.parametrize(
+    ("injected", "words"),
+    [
+        ({"rouns": 2}, "rouns: unknown parameter; did you mean 'rounds'"),
+        ({"rounds": "many"}, "rounds: got 'many', expected an integer"),
+        ({"rounds": {"digits": "many"}}, "rounds of digits: got 'many', expected an"),
+        ({"rounds": {"digit": 3}}, "got a value for 'digit'; did you mean 'digits'"),
+        ({"rounds": {"digits": 3, "fasion": 3}}, "did you mean 'fashion'"),
+        (
+            {"datasets": ["digits", "fashion"]},
+            "rounds has no value for 'fashion'; add one to {digits: 5}, or give one",
+        ),
+        ({"datasets": ["digts"]}, "dataset: got 'digts'; did you mean 'digits'"),
+        ({"datasets": ["emnist"]}, "dataset: got 'emnist', expected one of"),
+        ({"preset": "cpuu"}, "preset: got 'cpuu'; did you mean 'cpu'"),
+        ({"runs": ["fedmsp"]}, "fedmsp"),
+        ({"rounds": 0}, "rounds"),
+    ],
+)
+def test_setup_stops_before_any_work_with_the_words_of_rebuild(begun, injected, words):
+    with pytest.raises(SettingError, match=words.replace("{", "\\{")) as told:
+        begun("fedmps/table3", TABLE, **injected)
+    assert told.value._render_traceback_() == [f"SettingError: {told.value}"]
+    assert str(told.value).startswith("fedmps/table3: ")
+    assert not (paths.figures_dir() / "quick").exists()
+
+
+def test_setup_gives_each_parameter_its_type(begun):
+    both = {"datasets": "[digits, fashion]", "local_epochs": None}
+    found = begun("fedmps/table3", TABLE, rounds="3", **both)
+    assert found["rounds"] == {"digits": 3, "fashion": 3}
+    assert found["local_epochs"] == {"digits": None, "fashion": None}
+    assert found["datasets"] == ["digits", "fashion"]
+    yaml, json_ = "{digits: 2, fashion: 1e1}", '{"digits": 2, "fashion": 10}'
+    spelled = [begun("fedmps/table3", TABLE, rounds=t, **both) for t in (yaml, json_)]
+    assert spelled[0] == spelled[1]
+    assert spelled[0]["rounds"] == {"digits": 2, "fashion": 10}
+    own = begun("fedmps/table3", TABLE + "seeds = __import__('numpy').arange(2)\n")
+    assert own["seeds"] == [0, 1]
+    with pytest.raises(SettingError, match="seeds: got range"):
+        begun("fedmps/table3", TABLE + "seeds = range(2)\n")
+
+
+def test_setup_says_when_figures_cannot_be_written(begun, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FEDLIB_FIGURES", str(tmp_path / "file"))
+    with pytest.raises(SettingError, match="figures: cannot write to"):
+        begun("fedmps/table3", TABLE)
+
+
+def test_setup_of_a_walkthrough_checks_what_papermill_adds(begun, monkeypatch):
+    monkeypatch.setattr(notebook, "settings", lambda known: known)
+    cell = "rounds = 3\nwidth = 0.5\n"
+    assert "width" in begun("", cell)
+    assert begun("", cell, rounds="4")["rounds"] == 4
+    with pytest.raises(SettingError, match="ronds: unknown parameter; did you mean"):
+        begun("", cell, ronds=2)
+
+
 def fake_result(seed: int) -> Any:
     """Return a run of ten clients, right in 1, 3 and 2 of 4 samples in its rounds."""
     spec = papers.fedmps("digits", "fedmps", seed=seed, rounds=4)

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import nbformat
+import papermill
 import pytest
 import yaml
 from IPython.core.inputtransformer2 import TransformerManager
@@ -108,6 +109,21 @@ def test_presets_fit_their_notebook_and_resolve_their_runs(name, preset):
         parameters.declared(NOTEBOOKS / "papers" / f"{name}.ipynb")
     )
     assert artefacts.prepare(name, preset).parameters["preset"] == preset
+
+
+@pytest.mark.parametrize("name", artefacts.names())
+def test_papermill_alone_keeps_presets_apart_and_helps(name):
+    """Its files name their preset, and its help shows a type and words for each."""
+    for preset in PRESETS:
+        found = yaml.safe_load((PARAMS / preset / f"{name}.yaml").read_text())
+        assert found["preset"] == preset
+    path = NOTEBOOKS / "papers" / f"{name}.ipynb"
+    shown = papermill.inspect_notebook(path)
+    assert [*shown] == [*parameters.declared(path)]
+    for each in shown.values():
+        assert each["help"]
+        assert each["inferred_type_name"] != "None"
+    assert f'notebook.setup("{name}")' in code(read(f"papers/{name}.ipynb"))[1].source
 
 
 def asked_for(name: str, p: dict) -> list:

@@ -9,11 +9,13 @@ from fedlib.support.sources.files import PACKAGE, SourceError, home, keep, text_
 from fedlib.support.sources.syntax import is_text, leaves_of, nested_in, stored_names
 
 # What decides no number by its code: names, places on disk, this file, the check of
-# settings and all papers at once (what they set is hashed), and the readers of data
-# (their output is hashed).
+# settings and parameters and all papers at once (what they set is hashed), and the
+# readers of data (their output is hashed).
 NOT_FOLLOWED = (
     "fedlib.support.sources",
     "fedlib.registry",
+    "fedlib.rebuild.artefacts.resolved",
+    "fedlib.rebuild.parameters",
     "fedlib.papers.BUILDERS",
     "fedlib.papers.TABLES",
     "fedlib.papers.special",
