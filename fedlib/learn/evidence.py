@@ -68,7 +68,7 @@ def lead(scores: pd.DataFrame, one: str, other: str) -> Lead:
     """Return by how much ``one`` is above ``other``, seed by seed."""
     apart = scores[one] - scores[other]
     mean, sd = mean_sd(apart, ddof=1)
-    return Lead(mean, sd, int((apart > 0).sum()), len(apart))
+    return Lead(mean, sd, int(np.count_nonzero(apart > 0)), len(apart))
 
 
 def say(scores: pd.DataFrame, one: str, other: str, where: str = "") -> Lead:
