@@ -57,8 +57,9 @@ def once(monkeypatch):
 
 @pytest.mark.slow  # processes that import the library
 def test_a_run_is_carried_over_where_the_old_code_gives_the_same_bits(
-    tmp_path, own_cache, once, capsys
+    tmp_path, own_cache, once, capsys, monkeypatch
 ):
+    monkeypatch.setenv("FEDLIB_KERNEL", "torch")  # a copy would compile all of numba's
     there = checkout(tmp_path / "old", "client_weights", "weights_of_clients")
     spec = artefacts.prepare(NAME, "quick").specs[0]
     ((*_, before),) = tool.ask(tool.SPECS, there, [[NAME, "quick"]])
