@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from math import sqrt
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from fedlib.draw.tables import mean_sd

@@ -8,7 +8,7 @@ ends with a table of the largest differences.
 """
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -100,6 +100,22 @@ def step(optimiser: torch.optim.Optimizer, loss: Tensor) -> None:
     optimiser.zero_grad()
     loss.backward()
     optimiser.step()
+
+
+def average(
+    module: nn.Module, parts: Sequence[nn.Module], samples: Tensor, buffers: bool = True
+) -> None:
+    """Set a module to the mean of others, weighed by samples; counters to the largest.
+
+    Without ``buffers`` it keeps its own running statistics and counters.
+    """
+    share = samples / samples.sum()
+    for name, value in module.state_dict().items():
+        sent = torch.stack([part.state_dict()[name] for part in parts])
+        counter = "num_batches" in name
+        if buffers or not (counter or "running" in name):
+            mean = sent.max() if counter else torch.einsum("k,k...->...", share, sent)
+            value.copy_(mean)
 
 
 def means(values: Iterable[Mapping[str, Tensor]]) -> dict[str, float]:

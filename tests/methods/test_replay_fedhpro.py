@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedlib import federation, papers
 from fedlib.blocks import siamese
-from tests.methods.replay import Digits, batches, draws, loaded, means, step
+from tests.methods.replay import Digits, average, batches, draws, loaded, means, step
 
 C, D, COUNT, M, TAU, RATE = 10, 32, 5, 6, 0.05, 0.02
 FEATURES, FIT, EPOCHS = 6, 4, 3  # of the released program's stage for the head
@@ -149,13 +149,7 @@ class Program:
             self.model = copy.deepcopy(self.nets[cohort[int(order[-1])]])
             self.retrain(number, sent)
         else:
-            for name, value in self.model.state_dict().items():
-                parts = torch.stack([self.nets[k].state_dict()[name] for k in cohort])
-                if "num_batches" in name:
-                    value.copy_(parts.max())
-                else:
-                    share = samples / samples.sum()
-                    value.copy_(torch.einsum("k,k...->...", share, parts))
+            average(self.model, [self.nets[k] for k in cohort], samples)
         real = {}
         for c in range(C):  # Eq. (6)
             owners = [each[c][0] for each in sent if c in each]

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedlib import federation, papers
-from tests.methods.replay import Digits, batches, draws, loaded, means, step
+from tests.methods.replay import Digits, average, batches, draws, loaded, means, step
 
 C, D, B, STEPS, ROWS = 10, 32, 10, 5, 8
 LAMBDA_GE, LAMBDA_PO, GAMMA_FID, GAMMA_AD = 25.0, 5.0, 25.0, 0.15
@@ -141,17 +141,8 @@ class Program:
                 ]
                 new[c] = sum(parts) / own[:, c].sum()
         self.phi, self.p_tilde = new, own.sum(0)
-        samples = own.sum(1)
-        for name, value in self.model.state_dict().items():
-            sent = torch.stack([self.nets[k].state_dict()[name] for k in cohort])
-            if "running" in name or "num_batches" in name:
-                if self.released:
-                    continue
-                if "num_batches" in name:
-                    value.copy_(sent.max())
-                    continue
-            weights = samples.view(-1, *[1] * (sent.ndim - 1)) / samples.sum()
-            value.copy_((weights * sent).sum(0))
+        parts = [self.nets[k] for k in cohort]
+        average(self.model, parts, own.sum(1), buffers=not self.released)
         return self.train_generator(number, cohort, own, torch.stack(seen), before)
 
     def train_generator(self, number, cohort, own, seen, before) -> dict[str, float]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedlib import federation, papers
 from fedlib.blocks import image_generators
 from fedlib.methods import fedpg
-from tests.methods.replay import Digits, batches, draws, loaded, means, step
+from tests.methods.replay import Digits, average, batches, draws, loaded, means, step
 
 C, D, RATE, CLIP = 10, 32, 0.1, 5.0
 STEPS, MADE, SUPPORT, PER_CLASS, PER_BATCH, NOISE = 5, 12, 6, 3, 11, 8  # all but small
@@ -143,13 +143,7 @@ class Program:
 
     def server(self, number: int, cohort: list[int], sent: list[dict]) -> dict:
         samples = torch.tensor([float(len(self.fed.train.index[k])) for k in cohort])
-        for name, value in self.model.state_dict().items():  # Eq. (2)
-            parts = torch.stack([self.nets[k].state_dict()[name] for k in cohort])
-            if "num_batches" in name:
-                value.copy_(parts.max())
-            else:
-                share = samples / samples.sum()
-                value.copy_(torch.einsum("k,k...->...", share, parts))
+        average(self.model, [self.nets[k] for k in cohort], samples)  # Eq. (2)
         self.virtual = None
         if not self.makes_images(number):
             return {}
