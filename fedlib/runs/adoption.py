@@ -110,7 +110,7 @@ def adopt(run: Stored, rounds: int = ROUNDS, tolerance: float = 0.0) -> Outcome:
     key = published.key_of(now)
     voucher = Voucher(
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
-        key_before=run.key,
+        key_before=_key_told(run),
         code_before=run.told["code"],
         code_after=now["code"],
         rounds=count,
@@ -135,14 +135,20 @@ def _settled(run: Stored) -> Outcome | None:
         words = "settings: " + " ".join(str(error).split())
         return Outcome("stale", run.key, words)
     key = runner.key(spec)
-    if key == run.key:
+    if key == run.key and _key_told(run) == key:
         return Outcome("current", key, "current")
     if run.results and published.has(spec, key):
         return Outcome("stale", run.key, f"today's code has a run of its own, {key}")
     carried = (cache_dir() / "runs" / key / "result.safetensors").exists()
-    if not run.results and carried:
+    if not run.results and carried and key != run.key:
         return Outcome("current", key, f"the cache has it as {key}")
     return None
+
+
+def _key_told(run: Stored) -> str:
+    """Return the key of what is told of a run: another one where it was only copied."""
+    names = ("format", "spec", "data", "partition", "code")
+    return published.key_of({name: run.told[name] for name in names})
 
 
 def _republish(run: Stored, now: dict[str, Any], key: str, voucher: Voucher) -> None:
@@ -167,7 +173,7 @@ def _carry(run: Stored, now: dict[str, Any], key: str, voucher: Voucher) -> None
     """Copy a run in the cache to its new key."""
     assert run.cache is not None
     here = cache_dir() / "runs" / key
-    if here.exists():
+    if here.exists() and here != run.cache:
         return
     left_out = [".lock", *(["final*"] if voucher.largest_difference else [])]
     scratch = here.with_name(f"{key}.adopted")
@@ -177,6 +183,8 @@ def _carry(run: Stored, now: dict[str, Any], key: str, voucher: Voucher) -> None
     told["vouchers"] = [*told.get("vouchers", []), voucher.model_dump()]
     text = json.dumps(told, indent=1, sort_keys=True) + "\n"
     write_text(scratch / "spec.json", text)
+    if here == run.cache:
+        shutil.rmtree(here)
     scratch.rename(here)
 
 

@@ -41,7 +41,7 @@ def made(spec, accuracy=(0.1, 0.3, 0.2, 0.5)):
 def grid_of(monkeypatch):
     """Return the grid of an artefact's preset with made results; no data are needed."""
     title = "{} as printed".format
-    monkeypatch.setattr(study, "load", lambda name: SimpleNamespace(title=title(name)))
+    monkeypatch.setattr(study, "facts", lambda name: SimpleNamespace(title=title(name)))
 
     def found(name, preset="paper"):
         grid = study.grid("fedpg", artefacts.prepare(name, preset).parameters)

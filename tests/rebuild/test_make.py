@@ -16,7 +16,7 @@ from fedlib.papers.ours import special
 from fedlib.rebuild import artefacts, costs, execute, make, pace
 from fedlib.rebuild.kernels import own_kernel
 from fedlib.rebuild.progress import Progress
-from fedlib.runs import many, runner
+from fedlib.runs import many, published, runner
 from fedlib.runs.spec import SettingError, Spec
 from fedlib.support import paths
 
@@ -628,3 +628,53 @@ def test_notebooks_are_executed_beside_each_other(project):
     said = [line for line in lines if not line.startswith("  ")]  # of how far it is
     assert said[:2] == [f"{name}: never built" for name in wanted]
     assert all(": built in " in line for line in said[2:])
+
+
+@pytest.fixture
+def published_runs(with_runs, own_cache, monkeypatch) -> list[Spec]:
+    """Publish the runs of ``toy/a``, and forget them in the cache."""
+    for spec in with_runs:
+        published.publish(runner.run(spec).key)
+    own_cache.rename(own_cache.with_name("elsewhere"))
+    return with_runs
+
+
+def test_published_runs_are_not_computed(published_runs, kernels, monkeypatch):
+    monkeypatch.setattr(runner, "_compute", lambda *_: pytest.fail("computed"))
+    lines = []
+    (built,) = make.rebuild(["a"], "quick", echo=lines.append)
+    assert built.status == "built"
+    assert lines[0] == "toy/a: never built"
+
+
+def test_what_needs_models_says_so_and_computes(published_runs, kernels):
+    write_notebook("toy/a", "from fedlib.runs import runner", "runner.final")
+    lines = []
+    (built,) = make.rebuild(["a"], "quick", echo=lines.append)
+    assert built.status == "built"
+    assert lines[:2] == [
+        "toy/a: needs models, which are not published",
+        "toy/a: never built; 2 of 2 runs missing",
+    ]
+    with published.unread():
+        assert runner.pending(published_runs) == []
+
+
+def test_recompute_proves_published_runs_or_says_which_differ(
+    published_runs, kernels, own_cache
+):
+    lines = []
+    (built,) = make.rebuild(["a"], "quick", recompute=True, echo=lines.append)
+    assert built.status == "built"
+    assert lines[0] == "toy/a: never built; 2 of 2 runs missing"
+    assert lines[-1] == "toy/a: 2 published runs have the same bits here"
+    spec = published_runs[0]
+    path = published.path_of(spec, runner.key(spec))
+    record = published.read_record(path)
+    log = published.read_log(path, record)
+    published.write(
+        record, log._replace(term={"supervised": log.term["supervised"] + 1})
+    )
+    (failed,) = make.rebuild(["a"], "quick", recompute=True)
+    assert failed.status == "failed"
+    assert failed.error == f"other numbers than published: {record.key}"

@@ -103,6 +103,22 @@ def test_vouchers_chain(run, edit):
     assert [one["rounds"], two["rounds"]] == [3, 2]
 
 
+def test_a_run_that_was_only_copied_to_its_key_is_vouched_for(own_cache, edit):
+    """So did a tool before: the key was today's, and the record the old code's."""
+    spec = small(rounds=ROUNDS)
+    before = runner.run(spec).key
+    edit(*PLACE)
+    runner.folder(spec).parent.joinpath(before).rename(runner.folder(spec))
+    run = only("cache")
+    assert (run.key, stored.why_stale(run.told)) == (runner.key(spec), "code")
+    assert adoption.adopt(run).status == "adopted"
+    found = only("cache")
+    assert (found.key, stored.why_stale(found.told)) == (runner.key(spec), "")
+    assert found.told["vouchers"][0]["key_before"] == before
+    published.publish(found.key)
+    assert only().key == found.key
+
+
 def test_a_changed_loss_is_found(run, edit, act):
     edit(*PLACE)
     act(1e-6)

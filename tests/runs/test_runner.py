@@ -134,8 +134,8 @@ def test_the_key_changes_with_every_setting_and_not_with_its_spelling():
     "change", [{"fingerprint": "0" * 16}, {"mean": (0.3,)}, {"std": (0.4,)}]
 )
 def test_the_key_changes_with_the_data(monkeypatch, change):
-    before, load = runner.key(small()), runner.load
-    monkeypatch.setattr(runner, "load", lambda name: load(name)._replace(**change))
+    before, known = runner.key(small()), runner.facts
+    monkeypatch.setattr(runner, "facts", lambda name: known(name)._replace(**change))
     assert runner.key(small()) != before
 
 
