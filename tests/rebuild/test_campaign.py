@@ -217,6 +217,18 @@ def test_a_failing_run_ends_no_other_and_all_that_are_done_are_published(toys):
     assert told[-1] == "nothing is missing"
 
 
+def test_a_published_run_is_done_for_whoever_has_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(campaign.os, "nice", lambda more: more)
+    monkeypatch.setattr(campaign, "specs_of", lambda batch: [toy(1)])
+    batch = Batch(name="toy", artefact="toy/toy")
+    assert campaign.run([batch], 1, echo=lambda line: None)
+    monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path / "another"))
+    (run,) = campaign.plan([batch])
+    assert (run.state, run.seconds) == ("done", 0)
+    ((_, record),) = published.records()
+    assert record.spec == toy(1).model_dump(mode="json")
+
+
 def test_a_run_that_cannot_be_published_ends_no_other(toys, monkeypatch):
     def refuse(key):
         raise ValueError("other data of that name")
