@@ -1,5 +1,6 @@
 """The campaign: what comes first, what is done, and that it goes on."""
 
+import json
 import time
 
 import pytest
@@ -169,6 +170,20 @@ def test_status_tells_what_is_done_begun_running_and_missing(toys, monkeypatch):
     assert (row.runs, row.done, row.running, row.begun) == (5, 1, 1, 1)
     assert (row.missing, row["no data"]) == (1, 1)
     assert table.loc["other"].done == 1
+
+
+def test_hours_are_at_the_pace_of_a_processor_and_not_of_the_clock(toys):
+    batches, _ = toys
+    runner.run(toy(1))
+    timing = runner.folder(toy(1)) / "timing.json"
+    names = ("train_seconds_per_round", "evaluate_seconds_per_round")
+    timing.write_text(
+        json.dumps(dict.fromkeys(names, 900.0) | {"cpu_seconds_per_round": 90.0})
+    )
+    (row,) = campaign.status(
+        campaign.plan(batches(toy=[toy(1), toy(2, rounds=20)])), "batch"
+    ).to_dict("records")
+    assert row["hours"] == 0.5  # 20 rounds of 90 s
 
 
 def test_printed_numbers_count_once_and_by_their_best_budget():
