@@ -26,6 +26,7 @@ from fedlib.rebuild.costs import text_of
 from fedlib.rebuild.scoreboard import Printed, printed_accuracies
 from fedlib.runs import many, published, runner
 from fedlib.runs.cost import Costs, likeness
+from fedlib.runs.device import chosen
 from fedlib.runs.spec import SettingError, Spec, suggestion
 from fedlib.support import paths
 
@@ -119,18 +120,28 @@ def _state(spec: Spec) -> tuple[State, int]:
     return "running" if running else "begun" if rounds else "missing", rounds
 
 
-def plan(chosen: Sequence[Batch]) -> list[Planned]:
+def _pace(spec: Spec) -> float | None:
+    """Return the seconds of a round of a finished run, whatever else ran beside it.
+
+    A processor's seconds say that; a GPU's work is not in them.
+    """
+    if chosen().type == "cpu":
+        return runner.cpu_seconds_per_round(spec)
+    return runner.seconds_per_round(spec)
+
+
+def plan(asked: Sequence[Batch]) -> list[Planned]:
     """Return the runs of batches, each once, in the order of the batches."""
     members: dict[str, list[Batch]] = {}
     specs: dict[str, Spec] = {}
-    for batch in chosen:
+    for batch in asked:
         for spec in specs_of(batch):
             members.setdefault(text_of(spec), []).append(batch)
             specs[text_of(spec)] = spec
     states = {text: _state(spec) for text, spec in specs.items()}
     costs = Costs()
     for text, spec in specs.items():
-        pace = runner.seconds_per_round(spec) if states[text][0] == "done" else None
+        pace = _pace(spec) if states[text][0] == "done" else None
         if pace is not None:
             costs.learn(spec, pace * spec.rounds)
     by_method: dict[tuple[str, str], list[Printed]] = {}
@@ -195,7 +206,7 @@ def status(runs: Sequence[Planned], by: Literal["batch", "paper"]) -> pd.DataFra
         of, and ``full``, ``cut``, those that a finished run has at the whole budget,
         or at less; ``runs`` and how many of them are ``done``, ``running``, ``begun``
         (with a checkpoint), ``missing``, or have ``no data`` here; ``hours``, which one
-        process still needs at the pace of finished runs.
+        process of its own core still needs at the pace of finished runs.
     """
     first = (run.batches[0] for run in runs) if by == "batch" else TABLES
     groups: dict[str, list[Planned]] = {name: [] for name in first}
@@ -250,7 +261,7 @@ def _within(hours: float | None) -> Iterator[Callable[[], bool]]:
 
 
 def run(
-    chosen: Sequence[Batch],
+    asked: Sequence[Batch],
     jobs: int | None = None,
     hours: float | None = None,
     echo: Callable[[str], None] = print,
@@ -262,7 +273,7 @@ def run(
 
     Parameters
     ----------
-    chosen : sequence of Batch
+    asked : sequence of Batch
     jobs : int >= 1, optional
         Processes; default ``many.jobs_of_machine()``.
     hours : float > 0, optional
@@ -280,7 +291,7 @@ def run(
     KeyboardInterrupt
         By the user.
     """
-    runs = plan(chosen)
+    runs = plan(asked)
     for done in runs:
         if done.state == "done":
             _publish(done.spec, echo)

@@ -1,5 +1,6 @@
 """The campaign: what comes first, what is done, and that it goes on."""
 
+import json
 import time
 
 import pytest
@@ -171,6 +172,20 @@ def test_status_tells_what_is_done_begun_running_and_missing(toys, monkeypatch):
     assert table.loc["other"].done == 1
 
 
+def test_hours_are_at_the_pace_of_a_processor_and_not_of_the_clock(toys):
+    batches, _ = toys
+    runner.run(toy(1))
+    timing = runner.folder(toy(1)) / "timing.json"
+    names = ("train_seconds_per_round", "evaluate_seconds_per_round")
+    timing.write_text(
+        json.dumps(dict.fromkeys(names, 900.0) | {"cpu_seconds_per_round": 90.0})
+    )
+    (row,) = campaign.status(
+        campaign.plan(batches(toy=[toy(1), toy(2, rounds=20)])), "batch"
+    ).to_dict("records")
+    assert row["hours"] == 0.5  # 20 rounds of 90 s
+
+
 def test_printed_numbers_count_once_and_by_their_best_budget():
     one, two = ("toy", "table1", 0), ("toy", "table1", 1)
     runs = [
@@ -215,6 +230,18 @@ def test_a_failing_run_ends_no_other_and_all_that_are_done_are_published(toys):
     assert not campaign.run(batches(toy=specs), 1, echo=told.append)
     assert campaign.run(batches(toy=[specs[0], specs[2]]), 1, echo=told.append)
     assert told[-1] == "nothing is missing"
+
+
+def test_a_published_run_is_done_for_whoever_has_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(campaign.os, "nice", lambda more: more)
+    monkeypatch.setattr(campaign, "specs_of", lambda batch: [toy(1)])
+    batch = Batch(name="toy", artefact="toy/toy")
+    assert campaign.run([batch], 1, echo=lambda line: None)
+    monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path / "another"))
+    (run,) = campaign.plan([batch])
+    assert (run.state, run.seconds) == ("done", 0)
+    ((_, record),) = published.records()
+    assert record.spec == toy(1).model_dump(mode="json")
 
 
 def test_a_run_that_cannot_be_published_ends_no_other(toys, monkeypatch):
