@@ -111,8 +111,10 @@ refresh: setup
 	FEDLIB_CI=1 $(BIN)/python tools/refresh_notebooks.py
 
 bench: setup
+ifeq ($(DEVICE),cpu)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/client_steps.py
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/training.py
+endif
+	OMP_NUM_THREADS=1 FEDLIB_DEVICE=$(DEVICE) $(BIN)/python benchmarks/training.py
 
 clean:
 	rm -rf build *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -5,9 +5,11 @@ and generators are there; then the same clients train on the same batches in two
 alternately: side by side (``train_local``), and one after another with torch's own
 layers and an optimiser for each. The loss is the method's own in both; in the ordinary
 loop its forward passes go through ``functional_call``, some 5 % of a small net's step.
-Medians; the share of the processor's matrix rate counts convolutions and linear layers.
+Medians; the share of the device's matrix rate counts convolutions and linear layers.
+Both compute where ``FEDLIB_DEVICE`` says; on a GPU batching saves launches, on the CPU
+it brings kernels of our own.
 
-    python benchmarks/training.py [--passes 5] [--only NAME ...]
+    [FEDLIB_DEVICE=cuda] python benchmarks/training.py [--passes 5] [--only NAME ...]
 """
 
 import argparse
@@ -34,7 +36,8 @@ from fedlib.runs.federation import federation
 from fedlib.runs.spec import Spec
 
 OUT = Path(__file__).parent.parent / "figures" / "bench"
-STEPS = 12  # of each client at most
+STEPS = 37  # of each client at most: an epoch of few-shot Fashion-MNIST
+SIDE = {"cpu": 512, "cuda": 8192}  # of the matrices whose product tells a device's rate
 WORKLOADS: dict[str, Callable[[], Spec]] = {
     "FedAvg, Fashion-MNIST": lambda: papers.fedmps(
         "fashion", "fedavg", net="mnist_cnn_plain"
@@ -68,7 +71,7 @@ def caught(spec: Spec) -> dict[str, Any]:
         given["training"] = training
         raise Caught
 
-    fed = federation(spec)
+    fed = device.moved(federation(spec), device.chosen())
     stepping = fed.rounds()
     quick = {"local_steps": 2, "local_epochs": 1}
     short = train_local
@@ -120,15 +123,23 @@ def ordinary(
     return trained
 
 
+def clock() -> float:
+    """Return the time when the device has done what it was told."""
+    if device.chosen().type == "cuda":
+        torch.cuda.synchronize(device.chosen())
+    return time.perf_counter()
+
+
 def matrix_rate() -> float:
-    """Return the processor's rate in products of 512 x 512 matrices, in GFLOP/s."""
-    a = torch.randn(512, 512)
+    """Return the device's rate in products of square matrices, in GFLOP/s."""
+    side = SIDE[device.chosen().type]
+    a = torch.randn(side, side)
     times = []
     for _ in range(30):
-        begun = time.perf_counter()
+        begun = clock()
         a @ a
-        times.append(time.perf_counter() - begun)
-    return 2 * 512**3 / min(times) / 1e9
+        times.append(clock() - begun)
+    return 2 * side**3 / min(times) / 1e9
 
 
 def compare(name: str, spec: Spec, passes: int, rate: float) -> dict:
@@ -149,9 +160,9 @@ def compare(name: str, spec: Spec, passes: int, rate: float) -> dict:
     found: dict[str, Any] = {}
     for _ in range(passes + 1):
         for kind, run in work.items():
-            begun = time.perf_counter()
+            begun = clock()
             found[kind] = run()
-            times[kind].append(time.perf_counter() - begun)
+            times[kind].append(clock() - begun)
     clients = len(given["shards"].ids)
     steps = clients * training.local_steps
     with FlopCounterMode(display=False) as counter:
@@ -174,6 +185,7 @@ def compare(name: str, spec: Spec, passes: int, rate: float) -> dict:
     useful = counter.get_total_flops() / milliseconds["cohort"] / 1e6
     return {
         "workload": name,
+        "device": str(device.chosen()),
         "clients": clients,
         "batch": training.batch_size,
         "plain_ms": round(milliseconds["plain"], 3),
@@ -192,15 +204,28 @@ def main() -> None:
     options.add_argument("--only", nargs="*", default=list(WORKLOADS))
     options.add_argument("--write", action="store_true", help="to figures/bench")
     chosen = options.parse_args()
+    try:
+        where = device.chosen()
+    except ValueError as error:
+        options.error(str(error))
     torch.set_num_threads(1)
-    rate = matrix_rate()
-    print(f"torch {torch.__version__}, {device.kernel()}, {rate:.0f} GFLOP/s in 512^3")
     rows = []
-    for name in chosen.only:
-        rows.append(compare(name, WORKLOADS[name](), chosen.passes, rate))
-        print(rows[-1], flush=True)
+    with device.computing(where):
+        rate = matrix_rate()
+        print(f"torch {torch.__version__}, {device.kernel()}, {device.describe(where)}")
+        print(f"{rate:.0f} GFLOP/s in products of {SIDE[where.type]} x as many")
+        for name in chosen.only:
+            rows.append(compare(name, WORKLOADS[name](), chosen.passes, rate))
+            print(rows[-1], flush=True)
     if chosen.write:
+        name = "training" if where.type == "cpu" else f"training_{where.type}"
         table = pd.DataFrame(rows)
+        if (before := OUT / f"{name}.csv").exists():  # other rows stay
+            kept = pd.read_csv(before)
+            kept = kept[~kept["workload"].isin(chosen.only)]
+            table = pd.concat([table, kept])
+            place = {name: i for i, name in enumerate(WORKLOADS)}
+            table = table.sort_values("workload", key=lambda names: names.map(place))
         shown = table.assign(workload=table["workload"].str.replace(", ", "\n"))
         fig, _ = plot.bars(
             shown,
@@ -211,7 +236,7 @@ def main() -> None:
             wide=True,
         )
         OUT.mkdir(parents=True, exist_ok=True)
-        plot.save(fig, table, OUT / "training")
+        plot.save(fig, table, OUT / name)
 
 
 if __name__ == "__main__":

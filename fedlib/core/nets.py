@@ -142,7 +142,7 @@ class Net(NamedTuple):
         train mode BatchNorm statistics in ``state`` are updated in place.
         """
         state = {k: v for k, v in state.items() if not k.startswith("own.")}
-        return functional_call(self.module.train(train), state, (x,))
+        return functional_call(_in_mode(self.module, train), state, (x,))
 
     def levels(
         self, state: State, x: Tensor, *, train: bool = False
@@ -172,7 +172,7 @@ class Net(NamedTuple):
 
     def head(self, state: State, high: Tensor, *, train: bool = False) -> Tensor:
         """Return logits ``[B, C]`` of high embeddings under a state of the head."""
-        return functional_call(self.module.head.train(train), state, (high,))
+        return functional_call(_in_mode(self.module.head, train), state, (high,))
 
     def head_state(self, state: State) -> State:
         """Return the head's part of a state, named as the head alone names it."""
@@ -191,6 +191,13 @@ class Net(NamedTuple):
     def parameter_count(self) -> int:
         """Return the number of trained parameters."""
         return sum(p.numel() for p in self.module.parameters())
+
+
+def _in_mode(module: nn.Module, train: bool) -> nn.Module:
+    """Return a net, or its head, in a mode; to set it is a walk over all layers."""
+    if any(part.training != train for part in (module, *module.children())):
+        module.train(train)
+    return module
 
 
 def _block(conv: Conv2d, *, norm: bool = True, pool: bool = True) -> list[nn.Module]:

@@ -494,3 +494,17 @@ def test_fedpa_takes_images_of_other_sizes():
     convolutions = (3 * 6 * 9 + 6) + (6 * 16 * 9 + 16) + 2 * (6 + 16)
     assert net.parameter_count() == convolutions + (16 * 64 * 32 + 32) + 330
     assert net(drawn(net), images(net, 2)).high.shape == (2, 32)
+
+
+def test_every_call_has_its_own_mode():
+    """The head alone leaves a mode behind; BatchNorm and dropout follow each call."""
+    net = nets.build("mnist_cnn", (1, 28, 28), CLASSES)
+    state, x = drawn(net), images(net, 2)
+    quiet = net(state, x)
+    for busy in (
+        lambda: net(state, x, train=True).logits,
+        lambda: net.head(net.head_state(state), quiet.high, train=True),
+    ):
+        assert not torch.equal(busy(), quiet.logits)
+        assert torch.equal(net(state, x).logits, quiet.logits)
+        assert not any(layer.training for layer in net.module.modules())
