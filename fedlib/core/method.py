@@ -12,6 +12,7 @@ that is defined.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from math import floor
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -49,6 +50,7 @@ __all__ = [
     "Shards",
     "Tree",
     "Turn",
+    "cohort_size",
     "draw_cohort",
     "rounds",
 ]
@@ -307,9 +309,18 @@ def _received(down: Any, clients: int) -> dict[str, Size]:
     }
 
 
+def cohort_size(participation: float, clients: int) -> int:
+    """Return the number of clients in a round: at least one, and half a client is one.
+
+    (Python's ``round`` makes 2, 2 and 4 of 1.5, 2.5 and 3.5.)
+    """
+    exact = round(participation * clients, 9)  # 0.29 of 50 is 14.5, not a little less
+    return max(1, floor(exact + 0.5))
+
+
 def draw_cohort(ctx: Context, participation: float) -> list[int]:
     """Return the clients of this round, in order; at least one."""
-    size = max(1, round(participation * ctx.clients))
+    size = cohort_size(participation, ctx.clients)
     if size == ctx.clients:
         return list(range(ctx.clients))
     order = torch.randperm(ctx.clients, generator=ctx.random("cohort"))

@@ -12,7 +12,8 @@ from torch import Tensor
 if TYPE_CHECKING:
     import pandas as pd
 
-RETRIES = 1000  # redraws before a setting is refused
+RETRIES = 1000  # redraws before a setting is refused, or mended
+WORK = 10**6  # clients times classes in all redraws: some seconds
 
 
 class SchemeSettings(BaseModel):
@@ -122,22 +123,53 @@ def finished(
     return Partition(index, test, owns, (*deviations, *cut))
 
 
+def retries(clients: int, classes: int) -> int:
+    """Return how often a setting is drawn: a count, the same on every machine."""
+    return min(RETRIES, max(20, WORK // (clients * classes)))
+
+
 def redrawn(
-    draw: Callable[[], list[np.ndarray]], least: int, settings: str
+    draw: Callable[[], list[np.ndarray]],
+    least: int,
+    settings: str,
+    tries: int | None = None,
 ) -> list[np.ndarray]:
-    """Draw until the smallest part has ``least`` samples, at most RETRIES times."""
+    """Draw until the smallest part has ``least`` samples, at most so many times.
+
+    Raises
+    ------
+    ValueError
+        No draw has; the message says what the best one had.
+    """
+    tries = RETRIES if tries is None else tries
     most = 0
-    for _ in range(RETRIES):
+    for _ in range(tries):
         parts = draw()
         smallest = min(len(part) for part in parts)
         if smallest >= least:
             return parts
         most = max(most, smallest)
     raise ValueError(
-        f"{settings}: in {RETRIES} draws the smallest client had at most {most} "
+        f"{settings}: in {tries} draws the smallest client had at most {most} "
         f"samples, expected {least}; fewer clients, a larger alpha or a smaller "
         "minimum are needed"
     )
+
+
+def refuse_too_many(samples: int, clients: int, least: int, settings: str) -> None:
+    """Refuse at once what no draw can give.
+
+    Raises
+    ------
+    ValueError
+        There are fewer samples than all clients need.
+    """
+    if samples < clients * least:
+        raise ValueError(
+            f"{settings}: {samples} samples are to be given out, at most "
+            f"{samples // clients} for each client, expected {least}; fewer clients or "
+            "a smaller minimum are needed"
+        )
 
 
 def split_by(index: np.ndarray, shares: np.ndarray) -> list[np.ndarray]:

@@ -4,6 +4,7 @@
 by draw, since their fingerprints depend on it.
 """
 
+import heapq
 import random
 from typing import Literal
 
@@ -20,6 +21,8 @@ from fedlib.partitions.common import (
     classes_of,
     finished,
     redrawn,
+    refuse_too_many,
+    retries,
     split_by,
 )
 
@@ -28,7 +31,7 @@ class CappedDirichlet(SchemeSettings):
     """FedGen's and FedPA's Dirichlet per class with a cap per client."""
 
     scheme: Literal["capped_dirichlet"] = "capped_dirichlet"
-    alpha: float = Field(default=0.1, gt=0)  # smaller: more skew
+    alpha: float = Field(default=0.1, gt=0, allow_inf_nan=False)  # smaller: more skew
     ratio: float = Field(default=0.5, gt=0, le=1)  # of the training set
     min_size: int = Field(default=10, ge=1)  # 10 C for EMNIST and Fashion-MNIST
     without: tuple[int, ...] = ()  # classes given to nobody
@@ -105,11 +108,12 @@ def capped_dirichlet(
             held = [np.append(h, part) for h, part in zip(held, cut, strict=True)]
         return held
 
-    train = redrawn(
-        draw,
-        min_size,
-        f"capped_dirichlet with alpha {alpha}, ratio {ratio} and {clients} clients",
-    )
+    asked = f"capped_dirichlet with alpha {alpha}, ratio {ratio} and {clients} clients"
+    sizes = [len(pools[c]) for c in order]
+    if ratio < 1:
+        sizes = [int(min(cap, int(ratio * size))) for size in sizes]
+    refuse_too_many(sum(sizes), clients, min_size, asked)
+    train = redrawn(draw, min_size, asked, retries(clients, len(pools)))
     return finished(train, train_labels, test_labels)
 
 
@@ -118,16 +122,30 @@ def _shares(
 ) -> np.ndarray:
     """Draw Dirichlet shares among those with room."""
     shares = legacy.dirichlet(np.repeat(alpha, len(room)))
-    if not np.isfinite(shares).all():  # a tiny alpha underflowed; its limit is one-hot
-        shares = np.eye(len(room))[legacy.randint(len(room))]
+    if not _drawn(shares):
+        place = legacy.randint(len(room))
+        shares = _limit(alpha, len(room), place)
     return among(shares, room)
+
+
+def _drawn(shares: np.ndarray) -> bool:
+    """Return whether a draw's numbers have neither under- nor overflowed."""
+    return bool(np.isfinite(shares).all() and abs(shares.sum() - 1) < 1e-6)
+
+
+def _limit(alpha: float, clients: int, place: int) -> np.ndarray:
+    """Return what a draw goes to where its numbers under- or overflow.
+
+    All to one where alpha is tiny, the same to each where it is vast.
+    """
+    return np.eye(clients)[place] if alpha < 1 else np.full(clients, 1 / clients)
 
 
 class LDA(SchemeSettings):
     """A Dirichlet per class, nothing capped."""
 
     scheme: Literal["lda"] = "lda"
-    alpha: float = Field(default=0.1, gt=0)  # smaller: more skew
+    alpha: float = Field(default=0.1, gt=0, allow_inf_nan=False)  # smaller: more skew
     min_size: int = Field(default=1, ge=1)
 
 
@@ -144,8 +162,10 @@ def lda(
 
     Per class: shuffle, draw :math:`p \sim \text{Dir}(\alpha 1_K)`, cut at
     :math:`\lfloor n_c \sum p \rfloor`; every sample is given to someone. All is redrawn
-    until the smallest client has ``min_size`` samples. A smaller ``alpha`` means more
-    skew, in classes and in sizes.
+    until the smallest client has ``min_size`` samples. Where that does not come, the
+    last draw is mended: the largest client gives to the smallest, sample by sample, and
+    ``deviations`` says how many. A smaller ``alpha`` means more skew, in classes and in
+    sizes.
 
     Parameters
     ----------
@@ -160,7 +180,7 @@ def lda(
     Raises
     ------
     ValueError
-        No draw of RETRIES gives every client ``min_size`` samples.
+        There are fewer samples than clients times ``min_size``.
 
     Notes
     -----
@@ -169,22 +189,61 @@ def lda(
     rng = np.random.default_rng(seed_of(seed, "lda"))
     pools = by_class(train_labels)
 
-    def draw() -> list[np.ndarray]:
-        cuts = [
-            split_by(rng.permutation(pool), rng.dirichlet(np.repeat(alpha, clients)))
-            for pool in pools
-        ]
-        return [np.concatenate(mine) for mine in zip(*cuts, strict=True)]
+    def shares() -> np.ndarray:
+        drawn = rng.dirichlet(np.repeat(alpha, clients))
+        if _drawn(drawn):
+            return drawn
+        return _limit(alpha, clients, int(rng.integers(clients)))
 
-    train = redrawn(draw, min_size, f"lda with alpha {alpha} and {clients} clients")
-    return finished(train, train_labels, test_labels)
+    last: list[np.ndarray] = []
+
+    def draw() -> list[np.ndarray]:
+        nonlocal last
+        cuts = [split_by(rng.permutation(pool), shares()) for pool in pools]
+        last = [np.concatenate(mine) for mine in zip(*cuts, strict=True)]
+        return last
+
+    asked = f"lda with alpha {alpha} and {clients} clients"
+    refuse_too_many(len(train_labels), clients, min_size, asked)
+    tries = retries(clients, len(pools))
+    deviations = []
+    try:
+        train = redrawn(draw, min_size, asked, tries)
+    except ValueError:
+        train, moved = mended(last, min_size)
+        deviations.append(
+            f"in {tries} draws a client had fewer than {min_size} samples; in the last "
+            f"one {moved} samples went from the largest clients to the smallest"
+        )
+    return finished(train, train_labels, test_labels, deviations)
+
+
+def mended(parts: list[np.ndarray], least: int) -> tuple[list[np.ndarray], int]:
+    """Return parts of at least so many samples each, and how many have moved.
+
+    The largest part gives its last sample, again and again; of two the first.
+    """
+    held = [part.tolist() for part in parts]
+    heap = [(-len(part), k) for k, part in enumerate(held)]
+    heapq.heapify(heap)
+    moved = 0
+    for part in held:
+        while len(part) < least:
+            size, k = heapq.heappop(heap)
+            if -size != len(held[k]):  # it was given something since
+                heapq.heappush(heap, (-len(held[k]), k))
+                continue
+            part.append(held[k].pop())
+            heapq.heappush(heap, (size + 1, k))
+            moved += 1
+    return [np.array(part, dtype=np.int64) for part in held], moved
 
 
 class NID1(SchemeSettings):
     """FedHPro's Dirichlet with clients of equal size."""
 
     scheme: Literal["nid1"] = "nid1"
-    alpha: float = Field(default=0.5, gt=0)  # smaller: more skew
+    alpha: float = Field(default=0.5, gt=0, allow_inf_nan=False)  # smaller: more skew
     variant: Literal["equal_chunks", "plain"] = "equal_chunks"
 
 

@@ -118,8 +118,10 @@ def two_class(
     r"""Give every client two equal parts of two different classes.
 
     The classes are cut into 2K parts in all (with K = C: two halves of each class), as
-    evenly as they go, and dealt out at random until nobody has two of one class. There
-    is no knob: the skew is that of two classes per client.
+    evenly as they go, and dealt out at random until nobody has two of one class. Where
+    chance does not give that (many clients), the last deal is mended: a client with two
+    of one class swaps one with a client that has none of it, drawn at random. There is
+    no knob: the skew is that of two classes per client.
 
     Parameters
     ----------
@@ -130,8 +132,7 @@ def two_class(
     Raises
     ------
     ValueError
-        A class has fewer samples than parts, or no deal of RETRIES gives every client
-        two different classes.
+        There is one class only, or a class has fewer samples than parts.
 
     Notes
     -----
@@ -140,6 +141,8 @@ def two_class(
     """
     rng = np.random.default_rng(seed_of(seed, "two_class"))
     pools = by_class(train_labels)
+    if len(pools) < 2:
+        raise ValueError("classes: got one, expected at least two for two_class")
     every, more = divmod(2 * clients, len(pools))
     parts = np.full(len(pools), every)
     parts[rng.permutation(len(pools))[:more]] += 1
@@ -149,10 +152,7 @@ def two_class(
         if (deal[0::2] != deal[1::2]).all():
             break
     else:
-        raise ValueError(
-            f"clients: got {clients} for {len(pools)} classes; no deal of {RETRIES} "
-            "gave every client two different classes"
-        )
+        _swap(deal, rng)
     shards = []
     for c, (pool, number) in enumerate(zip(pools, parts.tolist(), strict=True)):
         if len(pool) < number:
@@ -167,6 +167,20 @@ def two_class(
     ]
     lost = [f"class {c}: given to nobody" for c in np.flatnonzero(parts == 0)]
     return finished(train, train_labels, test_labels, lost)
+
+
+def _swap(deal: np.ndarray, rng: np.random.Generator) -> None:
+    """Give every client two different classes; ``deal`` ``[2 K]`` is changed.
+
+    No class has more than K parts, so whoever has two of one class finds a client that
+    has none of it, and neither has two alike after the swap.
+    """
+    pairs = deal.reshape(-1, 2)
+    for pair in pairs:
+        if pair[0] == pair[1]:
+            others = np.flatnonzero((pairs != pair[0]).all(1))
+            other = rng.choice(others)
+            pair[1], pairs[other, 1] = pairs[other, 1], pair[1]
 
 
 class Subset(SchemeSettings):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedlib.core.log import NOT_EVALUATED, Log
+from fedlib.core.method import cohort_size
 from fedlib.data import DATASETS
 from fedlib.runs.spec import Spec
 
@@ -80,11 +81,6 @@ def _expected_full(spec: Spec) -> int | None:
     return len(groups) or None
 
 
-def cohort_size(spec: Spec) -> int:
-    """Return the number of clients in each round of a spec."""
-    return max(1, round(spec.participation * spec.clients))
-
-
 def evaluations(spec: Spec, rounds: int) -> list[int]:
     """Return which of the first rounds of a spec end with an evaluation."""
     each = range(1, rounds + 1)
@@ -122,7 +118,8 @@ def checked_log(
     except ValueError as error:
         raise StoredError(str(error)) from None
     rounds = spec.rounds if rounds is None else rounds
-    clients, size, rows = spec.clients, cohort_size(spec), evaluations(spec, rounds)
+    clients, rows = spec.clients, evaluations(spec, rounds)
+    size = cohort_size(spec.participation, clients)
     for name in ("cohort", "evaluated", "samples") if rows else ("cohort",):
         _expect(name, name in flat, "nothing", "a tensor")
     _counts("cohort", log.cohort, rounds, size)

@@ -2,6 +2,7 @@
 
 import inspect
 import random
+import time
 
 import numpy as np
 import pytest
@@ -26,11 +27,10 @@ from fedlib.partitions import (
     common,
     domains,
     draw,
-    few_classes,
     long_tail,
 )
 from fedlib.partitions.common import among, owned_tests, split_by
-from fedlib.partitions.dirichlet import class_order
+from fedlib.partitions.dirichlet import class_order, mended
 from fedlib.partitions.domains import DOMAIN_PRESETS
 from fedlib.partitions.few_classes import NID2_PRESETS
 
@@ -245,24 +245,144 @@ def test_among(shares, room, wanted):
     np.testing.assert_allclose(found, wanted, atol=1e-15)
 
 
-@pytest.mark.parametrize("name", ["capped_dirichlet", "lda", "nid1", "two_class"])
+@pytest.mark.parametrize("name", ["capped_dirichlet", "nid1"])
 def test_redraws_are_bounded(name, monkeypatch):
-    for module in (common, few_classes):
-        monkeypatch.setattr(module, "RETRIES", 3)
+    monkeypatch.setattr(common, "RETRIES", 3)
     y = labels([20] * 4)
     scheme, clients, message = {
         "capped_dirichlet": (
-            CappedDirichlet(min_size=21),
+            CappedDirichlet(min_size=20),
             2,
             "capped_dirichlet with alpha 0.1, ratio 0.5 and 2 clients: in 3 draws",
         ),
-        "lda": (LDA(alpha=0.01), 20, "lda with alpha 0.01 and 20 clients: in 3 draws"),
         "nid1": (NID1(alpha=1e-5), 3, "nid1 with alpha 1e-05: in 3 draws"),
-        "two_class": (TwoClass(), 40, "clients: got 40 for 1 classes; no deal of 3"),
     }[name]
-    y = labels([100]) if name in ("nid1", "two_class") else y
+    y = labels([100]) if name == "nid1" else y
     with pytest.raises(ValueError, match=message):
         draw(scheme, y, y, clients=clients, seed=0)
+
+
+IMPOSSIBLE = {
+    "more samples than there are": (LDA(min_size=10), [5] * 10, 6),
+    "more than are kept": (CappedDirichlet(min_size=300), [600] * 10, 20),
+    "10 of each of 100 classes": (LDA(alpha=0.3, min_size=11), [50] * 100, 500),
+    "a cap that one client alone holds": (
+        CappedDirichlet(alpha=0.01, ratio=0.5, min_size=10),
+        [600] * 10,
+        200,
+    ),
+    "no part for each": (TwoClass(), [30] * 10, 500),
+    "one class": (TwoClass(), [30], 5),
+}
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_what_no_draw_gives_is_refused_within_five_seconds(name):
+    scheme, sizes, clients = IMPOSSIBLE[name]
+    y, begun = labels(sizes), time.process_time()
+    with pytest.raises(ValueError, match=r"expected|at most"):
+        draw(scheme, y, y, clients=clients, seed=0)
+    assert time.process_time() - begun < 5
+
+
+POSSIBLE = {
+    "A01": (LDA(alpha=0.1, min_size=10), [500] * 10, 100),
+    "lda of 1,000": (LDA(alpha=0.1), [6000] * 10, 1000),
+    "lda, tiny alpha": (LDA(alpha=1e-300), [600] * 10, 20),
+    "lda, vast alpha": (LDA(alpha=1e308), [600] * 10, 20),
+    **{f"two_class of {k}": (TwoClass(), [6000] * 10, k) for k in (80, 100, 1000)},
+    "two_class of two": (TwoClass(), [6000] * 2, 60),
+}
+
+
+@pytest.mark.parametrize("name", POSSIBLE)
+def test_what_is_possible_is_drawn_within_five_seconds(name):
+    """Chance alone gives two_class at 80 clients in one of three seeds, later never."""
+    scheme, sizes, clients = POSSIBLE[name]
+    y = labels(sizes)
+    for seed in range(2):
+        begun = time.process_time()
+        part = draw(scheme, y, y, clients=clients, seed=seed)
+        assert time.process_time() - begun < 5
+        table = part.table(y).to_numpy()
+        assert sorted(torch.cat(part.train).tolist()) == list(range(len(y)))
+        assert table.sum(1).min() >= getattr(scheme, "min_size", 1)
+        if scheme.scheme == "two_class":
+            assert ((table > 0).sum(1) == 2).all()
+
+
+def test_a_vast_alpha_is_the_limit_of_even_shares_and_infinity_is_refused():
+    """It was the most skewed draw there is."""
+    y = labels([600] * 10)
+    for scheme, each in ((LDA(alpha=1e308), 60), (CappedDirichlet(alpha=1e308), 30)):
+        table = draw(scheme, y, y, clients=10, seed=0).table(y).to_numpy()
+        assert np.abs(table - each).max() <= 1
+    for scheme in (LDA, CappedDirichlet, NID1):
+        for alpha in (float("inf"), float("nan"), 0.0, -1.0):
+            with pytest.raises(ValueError, match="alpha"):
+                scheme(alpha=alpha)
+
+
+def test_a_mended_draw_says_so_and_moves_no_more_than_it_must():
+    parts = [np.arange(5), np.arange(5, 9), np.array([9]), np.empty(0, np.int64)]
+    found, moved = mended(parts, 2)
+    assert [part.tolist() for part in found] == [[0, 1, 2], [5, 6, 7], [9, 4], [3, 8]]
+    assert moved == 3
+    y = labels([600] * 10)
+    part = draw(LDA(alpha=0.05), y, y, clients=200, seed=0)
+    (told,) = (text for text in part.deviations if "samples went" in text)
+    assert told.startswith("in 500 draws a client had fewer than 1 samples; in the")
+    assert draw(LDA(alpha=0.5), y, y, clients=10, seed=0).deviations == ()
+
+
+SCHEMES_OF = st.one_of(
+    st.builds(LDA, alpha=st.floats(1e-3, 1e3), min_size=st.integers(1, 5)),
+    st.builds(
+        CappedDirichlet,
+        alpha=st.floats(1e-3, 1e3),
+        ratio=st.floats(0.1, 1.0),
+        min_size=st.integers(1, 5),
+    ),
+    st.builds(NID1, alpha=st.floats(1e-3, 1e3)),
+    st.just(TwoClass()),
+    st.builds(Subset, dominant=st.floats(0.05, 1.0)),
+    st.builds(NwayKshot, ways=st.integers(2, 6), shots=st.integers(1, 20)),
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    SCHEMES_OF,
+    st.lists(st.integers(0, 60), min_size=1, max_size=8),
+    st.integers(1, 40),
+    st.integers(0, 2**32 - 1),
+)
+def test_a_partition_keeps_its_promises_or_is_refused_in_words(
+    scheme, sizes, clients, seed
+):
+    """Each index once; all where all are promised; equal draws; nobody empty."""
+    y = labels(sizes) if any(sizes) else labels([1])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(common, "RETRIES", 30)
+        try:
+            part = draw(scheme, y, y, clients=clients, seed=seed)
+        except ValueError as error:
+            told = str(error)
+            part = None
+        if part is None:
+            assert any(word in told for word in ("expected", "needed", "no number"))
+            return
+        again = draw(scheme, y, y, clients=clients, seed=seed)
+    assert part.fingerprint == again.fingerprint
+    used = torch.cat(part.train)
+    assert len(part.train) == len(part.test) == clients
+    assert len(used.unique()) == len(used)
+    assert min(len(index) for index in part.train) >= getattr(scheme, "min_size", 1)
+    if scheme.scheme in ("lda", "nid1", "subset"):
+        assert len(used) == len(y)
+    for index, mine, tests in zip(part.train, part.owns, part.test, strict=True):
+        assert set(y[index].tolist()) == set(mine.nonzero().flatten().tolist())
+        assert mine[y[tests]].all()
 
 
 def test_a_redraw_is_drawn_anew():

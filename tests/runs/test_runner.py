@@ -21,7 +21,7 @@ from safetensors import safe_open
 
 from fedlib import papers, registry
 from fedlib.core.log import Log
-from fedlib.core.method import NonFiniteError
+from fedlib.core.method import NonFiniteError, cohort_size
 from fedlib.core.tree import flatten
 from fedlib.runs import reports, runner
 from fedlib.runs.features import features
@@ -672,6 +672,27 @@ def test_participation_draws_the_stated_cohort_for_all_methods(share, size):
         other = small(**settings, seed=5)
         drawn = torch.stack([logged, runner.run(other).log.cohort]).flatten(0, 1)
         assert len({tuple(row) for row in drawn.tolist()}) > 1
+
+
+@pytest.mark.parametrize(
+    ("share", "clients", "size"),
+    [
+        (0.15, 10, 2),
+        (0.25, 10, 3),
+        (0.35, 10, 4),
+        (0.45, 10, 5),
+        (0.29, 50, 15),
+        (0.05, 10, 1),
+        (0.01, 10, 1),
+        (0.24, 10, 2),
+        (0.26, 10, 3),
+        (1.0, 7, 7),
+        (0.999, 7, 7),
+    ],
+)
+def test_half_a_client_is_one(share, clients, size):
+    """C14: Python's rounding to even makes 2, 2, 4 and 4 of the first four."""
+    assert cohort_size(share, clients) == size
 
 
 def test_between_its_own_evaluations_a_rule_has_no_number():

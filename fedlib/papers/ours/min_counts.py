@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from fedlib import registry
+from fedlib.core.method import cohort_size
 from fedlib.data import load
 from fedlib.papers.ours import leaderboard
 from fedlib.runs.federation import partition_of
@@ -53,7 +54,7 @@ def kilobytes(result: Result) -> float:
     fields = registry.method(spec.method).per_class
     sent = sent[(sent["direction"] == "up") & sent["field"].isin(fields)]
     total = 4 * sent["floats"].sum() + 8 * sent["ints"].sum()
-    cohort = max(1, round(spec.participation * spec.clients))
+    cohort = cohort_size(spec.participation, spec.clients)
     return float(total) / cohort / spec.rounds / 1e3
 
 
