@@ -50,7 +50,8 @@ fast: setup
 unit: setup
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal tests
 
-# The cells of one notebook need one kernel: a worker takes whole files.
+# Walkthroughs and answers. The cells of one notebook need one kernel: a worker takes
+# whole files.
 nbval: setup
 	FEDLIB_CI=1 FEDLIB_JOBS=1 FEDLIB_DEVICE=$(DEVICE) $(BIN)/python -m pytest -q -n $(JOBS) \
 	  --dist loadfile --nbval --nbval-current-env \

@@ -31,7 +31,7 @@ def refresh(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     NotebookClient(
         notebook,
-        timeout=120,
+        timeout=600,  # of a cell, on a busy machine
         coalesce_streams=True,
         kernel_name="python3",
         resources={"metadata": {"path": str(path.parent)}},
@@ -48,11 +48,13 @@ def refresh(path: Path) -> None:
 
 
 def main() -> None:
-    """Refresh the notebooks named, or all walkthroughs."""
+    """Refresh the notebooks named, or all walkthroughs and their answers."""
     os.environ["FEDLIB_CI"] = "1"
     named = [Path(name).resolve() for name in sys.argv[1:]]
     with own_kernel():
-        for path in named or sorted(NOTEBOOKS.glob("learn/*.ipynb")):
+        pages = sorted(NOTEBOOKS.glob("learn/*.ipynb"))
+        answers = sorted(NOTEBOOKS.glob("learn/answers/*.ipynb"))
+        for path in named or pages + answers:
             refresh(path)
             print(path.name)
 

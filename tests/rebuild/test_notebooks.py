@@ -17,7 +17,8 @@ from fedlib.papers.ours import leaderboard, min_counts
 from fedlib.rebuild import artefacts, notebook, parameters
 from fedlib.support.paths import NOTEBOOKS, PARAMS, ROOT
 
-LEARN = sorted(NOTEBOOKS.glob("learn/*.ipynb"))
+PAGES = sorted(NOTEBOOKS.glob("learn/*.ipynb"))
+LEARN = PAGES + sorted(NOTEBOOKS.glob("learn/answers/*.ipynb"))
 PAPERS = sorted(NOTEBOOKS.glob("papers/*/*.ipynb"))
 PRESETS = ["quick", "cpu", "paper"]
 # They step through runs themselves, so that the rebuild has none to make before.
@@ -91,6 +92,63 @@ def test_walkthroughs_keep_outputs_in_order(name):
         assert all(o.output_type != "error" for o in cell.outputs)
         shown = [o for o in cell.outputs if "image/png" in o.get("data", {})]
         assert bool(shown) == ("fig, " in cell.source), cell.source
+
+
+def words(name: str) -> str:
+    cells = read(name).cells
+    return "\n\n".join(c.source for c in cells if c.cell_type == "markdown")
+
+
+def answered() -> list[str]:
+    return sorted(path.name for path in NOTEBOOKS.glob("learn/answers/*.ipynb"))
+
+
+def test_answers_belong_to_walkthroughs():
+    assert set(answered()) <= {path.name for path in PAGES}
+
+
+@pytest.mark.parametrize("page", answered())
+def test_every_exercise_has_a_computed_answer(page):
+    asked = words(f"learn/{page}").split("\n## Exercises\n")[1]
+    numbers = re.findall(r"^(\d+)\. ", asked, re.MULTILINE)
+    assert numbers
+    computed: dict[str, int] = {}
+    number = ""
+    for cell in read(f"learn/answers/{page}").cells:
+        if heading := re.match(r"## Exercise (\d+): ", cell.source):
+            number = heading[1]
+            computed[number] = 0
+        if number and cell.cell_type == "code":
+            computed[number] += 1
+    assert [*computed] == numbers
+    assert all(computed.values())
+
+
+LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)[^)]*\)")
+
+
+@pytest.mark.parametrize("name", names(LEARN))
+def test_links_lead_somewhere(name):
+    here = (NOTEBOOKS / name).parent
+    for target in LINK.findall(words(name)):
+        assert (here / target).exists(), target
+
+
+def test_pages_are_one_walk_from_the_first():
+    """Each says at its top and its end where to go on, and every page is met once."""
+    met, page = [], "00_start_here.ipynb"
+    while page not in met:
+        met.append(page)
+        text = [c.source for c in read(f"learn/{page}").cells]
+        following = [re.findall(r"Next: \[[^]]*\]\((.*?)\)", text[i]) for i in (0, -1)]
+        assert following[0] == following[1]
+        if page in answered():
+            assert all(f"(answers/{page})" in text[i] for i in (0, -1))
+            assert f"(../{page}" in words(f"learn/answers/{page}")
+        (page,) = following[0]
+    assert sorted(met) == [path.name for path in PAGES]
+    start = words("learn/00_start_here.ipynb")
+    assert all(f"({name})" in start for name in met[1:])
 
 
 @pytest.mark.parametrize("name", names(PAPERS))
@@ -203,9 +261,5 @@ def test_equations_stand_in_table_file_and_notebook(path):
     notebook = NOTEBOOKS / "learn" / f"{module.rsplit('.', 1)[1]}.ipynb"
     if module.startswith("fedlib.methods."):
         assert numbers
-        words = "\n".join(
-            c.source
-            for c in read(f"learn/{notebook.name}").cells
-            if c.cell_type == "markdown"
-        )
-        assert numbers <= set(re.findall(r"Eq\. \((\d+)\)", words))
+        taught = words(f"learn/{notebook.name}")
+        assert numbers <= set(re.findall(r"Eq\. \((\d+)\)", taught))
