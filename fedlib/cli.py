@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fedlib.data.store import Policy
 
 PACKAGES = ("torch", "torchvision", "numpy", "scipy", "scikit-learn", "pandas")
-PACKAGES += ("matplotlib", "seaborn", "papermill", "ipykernel", "jupyterlab", "nbval")
+PACKAGES += ("matplotlib", "seaborn", "papermill", "ipykernel", "jupyterlab")
 PACKAGES += ("pydantic", "safetensors", "joblib", "numba", "click", "requests")
 
 PRESETS = "|".join(paths.PRESETS)
@@ -251,7 +251,7 @@ def list_artefacts() -> None:
 @list_group.command("notebooks")
 def list_notebooks() -> None:
     """List all notebooks."""
-    for path in sorted(paths.NOTEBOOKS.rglob("*.ipynb")):
+    for path in sorted(paths.notebooks().rglob("*.ipynb")):
         relative = path.relative_to(paths.NOTEBOOKS)
         if not any(part.startswith(".") for part in relative.parts):
             click.echo(relative.as_posix())

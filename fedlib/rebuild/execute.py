@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import nbformat
 import papermill
+from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from papermill.exceptions import PapermillExecutionError
 
 from fedlib.data import DataError
@@ -72,16 +74,21 @@ def _execute(artefact: Artefact) -> list[Path]:
     executed = executed / f"{artefact.name}.ipynb"
     executed.parent.mkdir(parents=True, exist_ok=True)
     before = _marks(artefact)
-    papermill.execute_notebook(
-        artefact.notebook,
-        executed,
-        parameters.plain(artefact.parameters),
-        kernel_name=KERNEL,
-        language="python",
-        progress_bar=False,
-        cwd=artefact.notebook.parent,
-        execution_timeout=CELL_SECONDS,
-    )
+    given = parameters.plain(artefact.parameters)
+    executed.unlink(missing_ok=True)  # what is there afterwards is of this time
+    try:
+        papermill.execute_notebook(
+            artefact.notebook,
+            executed,
+            given,
+            kernel_name=KERNEL,
+            language="python",
+            progress_bar=False,
+            cwd=artefact.notebook.parent,
+            execution_timeout=CELL_SECONDS,
+        )
+    except (PapermillExecutionError, DeadKernelError, CellTimeoutError) as error:
+        raise _named(executed, error) from error
     after = _marks(artefact)
     written = [path for path, mark in after.items() if before.get(path) != mark]
     if not written:
@@ -89,6 +96,44 @@ def _execute(artefact: Artefact) -> list[Path]:
             f"the notebook wrote no {artefact.preset}/{artefact.name}.* figure or table"
         )
     return written
+
+
+def _named(executed: Path, error: Exception) -> Exception:
+    """Return an error that names its cell and the reason; mark that cell as failed.
+
+    papermill calls the cell in which a kernel ended, or that took too long, and those
+    behind it "completed"; of what IPython only prints, such as an unknown magic, it has
+    no words.
+    """
+    if isinstance(error, PapermillExecutionError) and error.evalue:
+        return error
+    content = nbformat.read(executed, as_version=4)
+    marks = [cell.metadata.get("papermill", {}) for cell in content.cells]
+    begun = [index for index, mark in enumerate(marks) if mark.get("start_time")]
+    if not begun:
+        return error
+    index = begun[-1]
+    cell = content.cells[index]
+    if isinstance(error, PapermillExecutionError):
+        said = [out.text for out in cell.outputs if out.get("name") == "stderr"]
+        error.ename, error.evalue = "UsageError", "".join(said).strip()
+        error.evalue = error.evalue.removeprefix("UsageError: ")
+        return error
+    died = isinstance(error, DeadKernelError)
+    name = "DeadKernelError" if died else "CellTimeoutError"
+    why = "the kernel died, killed or out of memory" if died else _too_long()
+    cell.outputs.append(nbformat.v4.new_output("error", ename=name, evalue=why))
+    content.metadata.setdefault("papermill", {})["exception"] = True
+    marks[index] |= {"status": "failed", "exception": True}
+    for mark in marks[index + 1 :]:
+        mark["status"] = "pending"
+    nbformat.write(content, executed)
+    count, source = cell.execution_count, cell.source
+    return PapermillExecutionError(index, count, source, name, why, [])
+
+
+def _too_long() -> str:
+    return f"took longer than {CELL_SECONDS} s"
 
 
 def _marks(artefact: Artefact) -> dict[Path, tuple[int, int]]:

@@ -9,14 +9,31 @@ from platformdirs import user_cache_path
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = ROOT / "notebooks"
 PARAMS = ROOT / "params"
-FIGURES = ROOT / "figures"
 RESULTS = ROOT / "results"
+# An installed fedlib has no notebooks: what its user draws goes to the working folder.
+FIGURES = (ROOT if NOTEBOOKS.is_dir() else Path.cwd()) / "figures"
 PRESETS = ("quick", "cpu", "paper")  # folders of PARAMS
+
+
+def notebooks() -> Path:
+    """Return the folder of notebooks.
+
+    Raises
+    ------
+    ValueError
+        There is none: this fedlib was installed without its repository.
+    """
+    if not NOTEBOOKS.is_dir():
+        raise ValueError(
+            f"no notebooks here: {NOTEBOOKS.parent} holds the library alone; clone the "
+            "repository and install it from there (pip install -e .)"
+        )
+    return NOTEBOOKS
 
 
 def artefact_names() -> list[str]:
     """Return the names of all artefacts, ``<paper>/<notebook>``."""
-    found = NOTEBOOKS.glob("papers/*/*.ipynb")
+    found = notebooks().glob("papers/*/*.ipynb")
     pairs = [(path.parent.name, path.stem) for path in found]
     return sorted(f"{a}/{b}" for a, b in pairs if not (a + "/" + b).startswith("."))
 

@@ -42,6 +42,20 @@ def test_dependencies_are_ranges():
     assert all(re.fullmatch(r"[a-z0-9-]+>=[0-9.]+", need) for need in needs)
 
 
+def test_the_lock_is_of_these_ranges():
+    """``uv lock`` renews it, in seconds."""
+    packages = tomllib.loads((ROOT / "uv.lock").read_text())["package"]
+    (own,) = [package for package in packages if package["name"] == "fedlib"]
+    locked = {
+        f"{each['name']}{each['specifier']} {each.get('marker', '')}".strip()
+        for each in own["metadata"]["requires-dist"]
+    }
+    wanted = set(PROJECT["dependencies"])
+    for extra, needs in PROJECT["optional-dependencies"].items():
+        wanted |= {f"{need} extra == '{extra}'" for need in needs}
+    assert locked == wanted
+
+
 def test_makefile_asks_for_the_same_python():
     (floor,) = re.findall(r"version_info < \((\d+), (\d+)\)", MAKEFILE)
     assert PROJECT["requires-python"] == ">=" + ".".join(floor)

@@ -214,6 +214,13 @@ def test_lists(project, monkeypatch):  # noqa: F811
     assert "imagenet  (ImageNet; here)" in fedlib("list", "datasets").output
 
 
+def test_an_installed_fedlib_says_that_it_has_no_notebooks(project):  # noqa: F811
+    for words in ("rebuild", "estimate", "show a", "list artefacts", "list notebooks"):
+        result = fedlib(*words.split())
+        assert result.exit_code == 2, words
+        assert result.output.startswith("Error: no notebooks here: ")
+
+
 def test_data(monkeypatch):
     monkeypatch.delenv("FEDLIB_DATA", raising=False)
     monkeypatch.setenv("FEDLIB_OFFLINE", "1")

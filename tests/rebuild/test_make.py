@@ -137,6 +137,29 @@ def test_real_kernels_failures_collected_and_second_pass_does_nothing(
     assert written.stat().st_mtime_ns == before
 
 
+def test_a_dead_kernel_a_timeout_and_an_unknown_magic_name_the_cell(
+    project, monkeypatch
+):
+    monkeypatch.setattr(execute, "CELL_SECONDS", 20)
+    write_notebook("toy/dead", "import os", "os.kill(os.getpid(), 9)", "2")
+    write_notebook("toy/late", "import time", "time.sleep(900)", "2")
+    write_notebook("toy/magic", "1", "%unheard of", WRITE.format(name="magic"))
+    dead, late, magic = make.rebuild([], "quick", jobs=1)
+    assert dead.error == (
+        "code cell 3: DeadKernelError: the kernel died, killed or out of memory"
+    )
+    assert late.error == "code cell 3: CellTimeoutError: took longer than 20 s"
+    assert magic.error.startswith("code cell 3: UsageError: Line magic function")
+    for name in ("dead", "late", "magic"):
+        file = project / "cache" / "executed" / "quick" / "toy" / f"{name}.ipynb"
+        kept = nbformat.read(file, 4)
+        assert kept.metadata.papermill.exception
+        told = [cell.metadata.get("papermill", {}) for cell in kept.cells]
+        marks = [mark.get("status") for mark in told]
+        assert marks.count("failed") == 1
+        assert "running" not in marks
+
+
 def test_a_real_kernel_reads_the_parameters_that_were_injected(project):
     told = "from fedlib import notebook\nrounds_told = notebook.settings()\n"
     keep = WRITE.replace("rounds\\n{{rounds}}", "{{rounds_told}}").format(name="told")
