@@ -35,8 +35,9 @@ from safetensors.torch import load_file
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from fedlib.core.log import NOT_EVALUATED, Log
+from fedlib.core.log import Log
 from fedlib.data import keep_facts
+from fedlib.runs.checks import StoredError, checked_log
 from fedlib.runs.results import Result, measured
 from fedlib.runs.spec import Spec
 from fedlib.support.files import atomic_write, write_text
@@ -246,13 +247,10 @@ def read_log(path: Path, record: Record) -> Log:
     try:
         content = pyarrow.decompress(packed, record.log.bytes, "zstd", asbytes=True)
         flat = {name: _wide(value) for name, value in load_tensors(content).items()}
-        log = Log.of(dict(sorted(flat.items())))
+        spec = Spec.model_validate(record.spec)
+        return checked_log(spec, dict(sorted(flat.items())), term_means=True)
     except (OSError, ValueError, SafetensorError) as error:
         raise _refused(file, " ".join(str(error).split())) from error
-    wrong = problem(Spec.model_validate(record.spec), log)
-    if wrong:
-        raise _refused(file, wrong)
-    return log
 
 
 def _wide(value: Tensor) -> Tensor:
@@ -270,53 +268,6 @@ def _narrow(value: Tensor) -> Tensor:
         if torch.iinfo(kind).min <= low and high <= torch.iinfo(kind).max:
             return value.to(kind).contiguous()
     return value.contiguous()
-
-
-def problem(spec: Spec, log: Log) -> str:
-    """Return why a log cannot be that of such a run; nothing where it can."""
-    rounds, clients = spec.rounds, spec.clients
-    if log.cohort.ndim != 2 or len(log.cohort) != rounds:
-        return f"cohort: got {list(log.cohort.shape)}, expected {rounds} rounds"
-    if not _within(log.cohort, 0, clients - 1):
-        return f"cohort: got other clients than 0 to {clients - 1}"
-    due = [n for n in range(1, rounds + 1) if n % spec.eval_every == 0 or n == rounds]
-    if log.evaluated.tolist() != due:
-        return f"evaluated: got {log.evaluated.tolist()}, expected {due}"
-    groups = {
-        "term": (log.term, rounds),
-        "server": (log.server, rounds),
-        "sent": (log.sent, rounds),
-        "watch": (log.watch, len(due)),
-        "final": (log.final, len(due)),
-    }
-    for group, (tensors, count) in groups.items():
-        for name, value in tensors.items():
-            if len(value) != count:
-                return f"{group}/{name}: got {len(value)} rows, expected {count}"
-            if value.is_floating_point():
-                if value.isinf().any():
-                    return f"{group}/{name}: got a number that is not finite"
-            elif not _within(value, NOT_EVALUATED):
-                return f"{group}/{name}: got a number below {NOT_EVALUATED}"
-    if list(log.samples.shape) != [len(due), clients]:
-        return f"samples: got {list(log.samples.shape)}, expected {[len(due), clients]}"
-    right = {
-        "accuracy": (log.accuracy, log.samples),
-        "full": (log.full, log.full_samples),
-    }
-    for group, (tensors, samples) in right.items():
-        if tensors and not _within(samples, 0):
-            return f"{group}: got fewer than 0 samples"
-        for name, value in tensors.items():
-            if value.shape != samples.shape or len(value) != len(due):
-                return f"{group}/{name}: got {list(value.shape)} numbers"
-            if not _within(value, NOT_EVALUATED) or (value > samples).any():
-                return f"{group}/{name}: got numbers outside of 0 to the samples"
-    return ""
-
-
-def _within(value: Tensor, low: int, high: float = float("inf")) -> bool:
-    return bool(((value >= low) & (value <= high)).all())
 
 
 def compact(log: Log) -> Log:
@@ -341,10 +292,12 @@ def write(record: Record, log: Log) -> Path:
     if path is None:
         raise ValueError("FEDLIB_RESULTS: got 'none', expected a folder to write to")
     log = compact(log)
-    wrong = problem(spec, log)
-    if wrong:
-        raise ValueError(f"run {record.key}: {wrong}")
-    flat = {name: _narrow(value) for name, value in sorted(log.flat().items())}
+    wide = dict(sorted(log.flat().items()))
+    try:
+        checked_log(spec, wide, term_means=True)
+    except StoredError as error:
+        raise ValueError(f"run {record.key}: {error}") from error
+    flat = {name: _narrow(value) for name, value in wide.items()}
     content = save_tensors(flat)
     packed = pyarrow.Codec("zstd", LEVEL).compress(content, asbytes=True)
     told = LogFile(sha256=hashlib.sha256(packed).hexdigest(), bytes=len(content))

@@ -94,13 +94,7 @@ def locked(path: Path, what: str) -> Iterator[None]:
             warnings.warn(f"{told} and holds {path}", stacklevel=3)
             lock.acquire()
     except OSError as error:
-        if error.errno not in (
-            errno.EACCES,
-            errno.EPERM,
-            errno.EROFS,
-            errno.ENOTDIR,
-            errno.EEXIST,
-        ):
+        if error.errno not in NOT_WRITABLE:
             raise
         raise PermissionError(
             f"{what}: {path.parent} cannot be written to ({error.strerror}). What is "
