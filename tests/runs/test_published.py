@@ -185,10 +185,10 @@ def test_a_long_run_takes_tens_of_kilobytes():
         return (60 + steps.cumsum(0)).clamp(0, 120)
 
     right, paper = walk(50, 7, 20), walk(500, 20)
-    every = {f"accuracy/m/{i}": torch.full((500, 20), -1) for i in range(7)}
+    every = {f"accuracy/global/r{i}": torch.full((500, 20), -1) for i in range(7)}
     for i, value in enumerate(every.values()):
         value[9::10] = right[:, i]
-    every["accuracy/m/0"] = paper
+    every["accuracy/global/r0"] = paper
     flat = every | {
         "cohort": torch.arange(20).expand(500, 20).clone(),
         "evaluated": torch.arange(1, 501),
@@ -219,7 +219,7 @@ def test_a_long_run_takes_tens_of_kilobytes():
     size = path.stat().st_size + published.log_path(path).stat().st_size
     assert size < 40_000, size
     found = published.read_log(path, published.read_record(path))
-    assert torch.equal(found.accuracy["m/0"], paper)
+    assert torch.equal(found.accuracy["global/r0"], paper)
 
 
 def test_means_over_a_cohort_do_not_depend_on_how_many_rounds_there_are():
