@@ -173,10 +173,10 @@ def test_csv_keeps_numbers_and_has_empty_fields(frame):
 
 
 def marks(means: list, sds: list, **options) -> str:
-    """Return a letter per row: b bold, u underlined, - without a mark."""
+    """Return a sign per row: * bold, _ underlined, - without a mark."""
     frame = pd.DataFrame({"v": means, "sd": sds}, dtype=float)
     made = render(frame, ["v"], **({"sd": {"v": "sd"}, "best": ["v"]} | options))
-    code = {"**": "b", "<i": "u"}
+    code = {"**": "*", "<i": "_"}
     lines = made.markdown.splitlines()[2 : 2 + len(means)]
     return "".join(code.get(line[2:4], "-") for line in lines)
 
@@ -184,17 +184,17 @@ def marks(means: list, sds: list, **options) -> str:
 @pytest.mark.parametrize(
     ("means", "sds", "marked"),
     [
-        ([70.0, 68.0], [1.5, 0.4], "bu"),  # 68.5 is above 68.4
+        ([70.0, 68.0], [1.5, 0.4], "*_"),  # 68.5 is above 68.4
         ([70.0, 68.0], [1.5, 0.5], "--"),  # 68.5 and 68.5 meet
-        ([68.0, 70.0], [0.4, 1.5], "ub"),
+        ([68.0, 70.0], [0.4, 1.5], "_*"),
         ([70.0, 68.0, 50.0], [1.0, 0.5, 19.0], "---"),  # the third reaches 69
-        ([70.0, 60.0, 59.0], [1.0, 1.0, 1.0], "b--"),  # second and third are level
-        ([70.0, 60.0, 55.0, 54.0], [1.0] * 4, "bu--"),
+        ([70.0, 60.0, 59.0], [1.0, 1.0, 1.0], "*--"),  # second and third are level
+        ([70.0, 60.0, 55.0, 54.0], [1.0] * 4, "*_--"),
         ([70.0, 70.0], [0.0, 0.0], "--"),
         ([70.002, 70.001], [0.0, 0.0], "--"),  # both print 70.00
         ([70.0, 60.0], [None, None], "--"),  # one seed each
         ([70.0, 60.0, 50.0], [1.0, 1.0, None], "---"),  # one seed in the third
-        ([70.0, 60.0, None], [1.0, 1.0, None], "bu-"),  # not evaluated is no competitor
+        ([70.0, 60.0, None], [1.0, 1.0, None], "*_-"),  # not evaluated is no competitor
         ([70.0, None], [1.0, None], "--"),
     ],
 )
