@@ -1,12 +1,14 @@
-"""Seconds per round and peak memory against the number of clients.
+"""Seconds per round and peak memory against clients, classes or the cohort.
 
 A LeNet on noise of CIFAR-10's shape, 16 training and 4 test images per client, batch 8,
 one epoch; FedAvg with 10 % of the clients in a round and with all, and FedMPS with all.
 Every point is a process of its own that plays rounds, evaluates as runs do (the last
 one under all rules) and says its peak of resident memory, beside what it had after its
-imports. Prints the exponent of time over clients. One thread, processor's seconds.
+imports. Prints the exponent of time. Against classes it is 20 clients with three of
+them each, against the cohort FedAvg with so many of 1,000 clients in a round. One
+thread, processor's seconds.
 
-    python benchmarks/scaling.py [--clients 20 100 300 1000] [--rounds 3]
+    python benchmarks/scaling.py [--against clients] [--at 20 100 300 1000] [--rounds 3]
 """
 
 import argparse
@@ -24,6 +26,7 @@ import pandas as pd
 import torch
 
 from fedlib import papers
+from fedlib.core import nets
 from fedlib.core.local import Shards
 from fedlib.core.rng import generator
 from fedlib.draw import plot
@@ -36,6 +39,12 @@ RUNS = {
     "FedAvg, all": ("fedavg", 1.0),
     "FedMPS, all": ("fedmps", 1.0),
 }
+FEW, MANY, CLASSES = 20, 1000, 10
+AGAINST = {  # at which numbers, and which runs
+    "clients": ([20, 100, 300, 1000], [*RUNS]),
+    "classes": ([10, 30, 100, 300], ["FedAvg, all", "FedMPS, all"]),
+    "cohort": ([10, 30, 100, 300], ["FedAvg"]),
+}
 OUT = Path(__file__).parent.parent / "figures" / "bench"
 
 
@@ -44,36 +53,50 @@ def mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def noise(clients: int, each: int, like: Shards) -> Shards:
+def noise(clients: int, each: int, classes: int, like: Shards) -> Shards:
     """Return images of noise, of three classes per client."""
     draw = generator(0, "noise", each)
     size = (clients * each, 3, 32, 32)
     x = torch.randint(0, 256, size, generator=draw, dtype=torch.uint8)
     of = torch.arange(clients).repeat_interleave(each)
-    y = (of + torch.arange(clients * each) % 3) % 10
+    y = (of + torch.arange(clients * each) % 3) % classes
     blank = Shards(x, y, [], [], like.mean, like.std)
     x = blank.inputs(torch.arange(len(x)))
     index = list(torch.arange(clients * each).split(each))
     return like._replace(x=x, y=y, index=index, ids=list(range(clients)))
 
 
-def made(method: str, clients: int, share: float) -> Federation:
-    """Return a federation of so many clients."""
+def made(method: str, clients: int, share: float, classes: int) -> Federation:
+    """Return a federation of so many clients and classes."""
     fed = federation(papers.fedmps("noise", method, participation=share))
-    train, test = noise(clients, TRAIN, fed.train), noise(clients, TEST, fed.test)
-    owns = train.label_counts(10) > 0
+    train = noise(clients, TRAIN, classes, fed.train)
+    test = noise(clients, TEST, classes, fed.test)
+    owns = train.label_counts(classes) > 0
+    net = nets.build(fed.spec.net, fed.ctx.net.shape, classes)
+    held = tuple(owns.any(0).nonzero().flatten().tolist())
+    sizes = {"clients": clients, "classes": classes, "held": held}
     return fed._replace(
-        ctx=replace(fed.ctx, clients=clients),
+        ctx=replace(fed.ctx, net=net, **sizes),
         train=train,
         test=test,
         partition=fed.partition._replace(owns=owns),
     )
 
 
-def measure(label: str, clients: int, rounds: int) -> dict:
+def sizes_of(against: str, label: str, at: int) -> tuple[str, int, float, int]:
+    """Return method, clients, participation and classes of a point."""
+    if against == "cohort":
+        return "fedavg", MANY, at / MANY, CLASSES
+    method, share = RUNS[label]
+    if against == "classes":
+        return method, FEW, share, at
+    return method, at, share, CLASSES
+
+
+def measure(against: str, label: str, at: int, rounds: int) -> dict:
     """Play rounds, and return their seconds and what they took of memory."""
     imports = mib()
-    fed = made(*(RUNS[label][0], clients, RUNS[label][1]))
+    fed = made(*sizes_of(against, label, at))
     data = mib()
     stepping, times, evaluation = fed.rounds(), [], []
     with runner.one_thread():
@@ -87,7 +110,7 @@ def measure(label: str, clients: int, rounds: int) -> dict:
             evaluation.append(time.process_time() - trained)
     return {
         "run": label,
-        "clients": clients,
+        against: at,
         "train": round(statistics.median(times[1:]), 4),
         "own_rule": round(statistics.median(evaluation[:-1]), 4),
         "all_rules": round(evaluation[-1], 4),
@@ -100,18 +123,21 @@ def measure(label: str, clients: int, rounds: int) -> dict:
 def main() -> None:
     """Measure every point, and write the numbers and a figure to ``figures/bench``."""
     options = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    options.add_argument("--clients", nargs="+", type=int, default=[20, 100, 300, 1000])
+    options.add_argument("--against", choices=AGAINST, default="clients")
+    options.add_argument("--at", nargs="+", type=int)
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     chosen = options.parse_args()
     if chosen.one:
-        label, clients = chosen.one
-        print(json.dumps(measure(label, int(clients), chosen.rounds)))
+        label, at = chosen.one
+        print(json.dumps(measure(chosen.against, label, int(at), chosen.rounds)))
         return
-    rows = []
-    for label in RUNS:
-        for clients in chosen.clients:
-            asked = ["--one", label, str(clients), "--rounds", str(chosen.rounds)]
+    against, rows = chosen.against, []
+    numbers, labels = AGAINST[against]
+    for label in labels:
+        for at in chosen.at or numbers:
+            asked = ["--one", label, str(at), "--rounds", str(chosen.rounds)]
+            asked += ["--against", against]
             done = subprocess.run(
                 [sys.executable, __file__, *asked],
                 capture_output=True,
@@ -123,8 +149,10 @@ def main() -> None:
     frame = pd.DataFrame(rows)
     for label, part in frame.groupby("run", sort=False):
         total = np.log(part["train"] + part["own_rule"])
-        slope = np.polyfit(np.log(part["clients"]), total, 1)[0]
-        print(f"{label}: seconds per round grow with clients to the power {slope:.2f}")
+        slope = np.polyfit(np.log(part[against]), total, 1)[0]
+        print(
+            f"{label}: seconds per round grow with {against} to the power {slope:.2f}"
+        )
     beyond = frame["peak_mib"] - frame["imports_mib"]
     shown = pd.concat(
         [
@@ -133,12 +161,18 @@ def main() -> None:
         ]
     )
     fig, _ = plot.curves(
-        shown, x="clients", y="value", line="run", xlabel="Clients", percent=False,
+        shown,
+        x=against,
+        y="value",
+        line="run",
+        xlabel=against.capitalize(),
+        percent=False,
         ylabel="",
-    )  # fmt: skip
+    )
     for ax in fig.axes:
         ax.set(xscale="log", yscale="log")
-    plot.save(fig, frame, OUT / "scaling")
+    name = "scaling" if against == "clients" else f"scaling_{against}"
+    plot.save(fig, frame, OUT / name)
 
 
 if __name__ == "__main__":
