@@ -48,7 +48,7 @@ def idx_tensor(idx: Idx) -> "Tensor":
         return reader(str(plain))
 
 
-def _copied(file: IO[bytes], out: IO[bytes]) -> None:
+def _copied(file: IO[bytes] | gzip.GzipFile, out: IO[bytes]) -> None:
     """Unpack a file of bounded size."""
     left = MOST_BYTES
     while part := file.read(CHUNK):
