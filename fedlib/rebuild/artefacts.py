@@ -129,11 +129,35 @@ def resolved(
             registry.method(method)
         return values, study.specs_for(name, values)
     except KeyError as error:
+        _refuse_gap(name, values, known, error.args[0])
         raise SettingError(
             f"{name}: its runs need a parameter {error}, which the notebook lacks"
         ) from error
     except ValueError as error:
         raise SettingError(f"{name}: {error}") from error
+
+
+def _refuse_gap(
+    name: str,
+    values: Mapping[str, Any],
+    known: Mapping[str, parameters.Parameter],
+    missing: Any,
+) -> None:
+    """Name the table that lacks what the runs look for, where one is known to have it.
+
+    Raises
+    ------
+    SettingError
+        With the table, the key that it lacks and a near one that it has.
+    """
+    for table, value in values.items():
+        default = known[table].default
+        if isinstance(value, dict) and isinstance(default, dict):
+            if missing in default and missing not in value:
+                hint = suggestion(str(missing), list(map(str, value)))
+                raise SettingError(
+                    f"{name}: {table}: got no {missing!r}, which its runs need; {hint}"
+                )
 
 
 def _listed(values: Mapping[str, Any], what: str) -> list[str]:

@@ -88,7 +88,8 @@ def plane(z: Any, seed: int = 0, perplexity: float = 30.0) -> np.ndarray:
     """Return a t-SNE of embeddings ``[n, d]`` as ``[n, 2]``; same input, same bits.
 
     Started from the first two principal components. ``perplexity`` is lowered to a
-    third of what n samples allow.
+    third of what n samples allow. Embeddings that are all equal are all at the origin:
+    t-SNE would end the process.
 
     Raises
     ------
@@ -100,6 +101,12 @@ def plane(z: Any, seed: int = 0, perplexity: float = 30.0) -> np.ndarray:
         raise ValueError(f"z: got shape {z.shape}, expected [n, d] with n >= 4")
     if not np.isfinite(z).all():
         raise ValueError("z: got numbers that are not finite")
+    centred = z - z.mean(0)
+    scale = np.abs(centred).max()
+    if scale <= 1e-12 * np.abs(z).max():
+        return np.zeros((len(z), 2), dtype=np.float32)
+    if scale < 1e-6:  # squares of which vanish
+        z = centred / scale
     fitted = TSNE(
         perplexity=min(perplexity, (len(z) - 1) / 3),
         init="pca" if z.shape[1] > 1 else "random",

@@ -43,9 +43,16 @@ def jobs_of_machine() -> int:
     That is those that this process may use, as long as memory has 2 GiB for each. On
     GPUs, which more would crowd, it is one for each; where ``FEDLIB_DEVICE`` names one
     GPU, it is 1.
+
+    Raises
+    ------
+    ValueError
+        ``FEDLIB_JOBS`` is no number of processes.
     """
-    if os.environ.get("FEDLIB_JOBS"):
-        return max(1, int(os.environ["FEDLIB_JOBS"]))
+    if given := os.environ.get("FEDLIB_JOBS"):
+        if not (given.strip().isdecimal() and 0 < int(given[:6]) < 10_000):
+            raise ValueError(f"FEDLIB_JOBS: got {given!r}, expected 1, 2, ...")
+        return int(given)
     device = chosen()
     if device.type != "cpu":
         return max(1, torch.cuda.device_count()) if device.index is None else 1

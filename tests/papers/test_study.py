@@ -280,6 +280,24 @@ def test_a_plane_is_the_same_twice_and_needs_samples():
         features.plane(z)
 
 
+@pytest.mark.parametrize("value", [0.0, 7.0, 1e30, 1e-300])
+def test_a_plane_of_equal_embeddings_ends_no_process(value):
+    """C04: a finite run with dead ReLUs gets there."""
+    found = features.plane(np.full((40, 16), value))
+    assert found.shape == (40, 2)
+    assert not found.any()
+
+
+def test_a_plane_of_tiny_embeddings_tells_their_groups_apart():
+    z = np.zeros((40, 16))
+    z[20:] = 1e-200
+    z += 1e-202 * np.random.default_rng(0).normal(size=z.shape)
+    found = features.plane(z)
+    assert np.isfinite(found).all()
+    gap = np.abs(found[:20].mean(0) - found[20:].mean(0)).max()
+    assert gap > found[:20].std()
+
+
 def test_distances_within_and_between_classes_by_hand():
     z, y = np.array([[0.0], [2.0], [10.0]]), np.array([0, 0, 1])
     found = features.distances(z, y)

@@ -295,3 +295,17 @@ def test_every_artefact_of_the_project_is_complete_at_every_preset():
         for preset in artefacts.PRESETS:
             artefact = artefacts.prepare(name, preset)
             assert artefact.parameters["preset"] == preset
+
+
+def test_a_key_that_a_table_lacks_is_named_with_a_near_one():
+    """C10: "its runs need a parameter 'digits', which the notebook lacks"."""
+    told = "rounds: got no 'digits', which its runs need; did you mean 'digitz'"
+    with pytest.raises(SettingError, match=told):
+        artefacts.prepare("fedmps/table3", "quick", {"rounds": '{"digitz": 40}'})
+
+
+def test_numpys_numbers_are_taken_as_numbers():
+    """C11: "the truth value of an array is ambiguous"."""
+    seeds = np.array([1, 2])
+    found = artefacts.prepare("fedmps/table3", "quick", {"seeds": seeds})
+    assert found.parameters["seeds"] == [1, 2]

@@ -194,6 +194,13 @@ def test_processes_end_with_the_one_that_has_started_them():
 # how many, and where
 
 
+@pytest.mark.parametrize("given", ["abc", "-1", "0", "1.5", "99999999", "1e3", " "])
+def test_jobs_of_the_environment_are_a_number(monkeypatch, given):
+    monkeypatch.setenv("FEDLIB_JOBS", given)
+    with pytest.raises(ValueError, match=f"FEDLIB_JOBS: got '{given}', expected 1, 2"):
+        many.jobs_of_machine()
+
+
 def test_jobs_out_of_range():
     with pytest.raises(ValueError, match="jobs: got 0, expected at least 1"):
         many.run_many([], jobs=0)
