@@ -15,8 +15,8 @@ HEAD = """# Every figure and table
 
 Written by `make results`. Data, runs and files are those that are committed in
 `figures/cpu`: what `fedlib rebuild NAME --preset cpu` computes on real data, mostly at
-a reduced budget. `fedlib estimate NAME --preset paper` says what full size costs on your machine,
-`fedlib list artefacts --preset cpu` what is current.
+a reduced budget. `fedlib estimate NAME --preset paper` says what full size costs on
+your machine, `fedlib list artefacts --preset cpu` what is current.
 
 | notebook | prints | data | runs | kept |
 |---|---|---|---|---|
