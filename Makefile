@@ -106,6 +106,7 @@ ci: lint types twice test
 results: setup
 	FEDLIB_FIGURES=figures $(BIN)/fedlib rebuild scoreboard --preset cpu
 	$(BIN)/python tools/write_results.py
+	$(BIN)/python tools/artefact_page.py
 
 # Tests that need a GPU skip themselves where there is none; the doctor does not.
 gpu: setup

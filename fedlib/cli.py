@@ -4,6 +4,7 @@ Commands import what they need themselves: torch, pandas and papermill take seco
 lists and ``--help`` need none of them.
 """
 
+import functools
 import importlib.metadata
 import os
 import platform
@@ -55,8 +56,8 @@ class Plain(click.Group):
             ctx.exit(2)
 
 
-def _table(frame: "pd.DataFrame") -> str:
-    return frame.to_string(index=False, na_rep="") if len(frame) else "none"
+def _table(frame: "pd.DataFrame", unknown: str = "") -> str:
+    return frame.to_string(index=False, na_rep=unknown) if len(frame) else "none"
 
 
 def _selection(command: Command) -> Command:
@@ -127,6 +128,7 @@ def rebuild_command(
     NAMES are artefacts (fedmps/table3), papers (fedmps), or short names (table3) that
     only one artefact has; none means all.
     """
+    paths.notebooks()  # where there are none, nothing large is imported
     from fedlib.rebuild import make
     from fedlib.runs import device, many
 
@@ -166,6 +168,7 @@ def show_command(names: tuple[str, ...], preset: str) -> None:
 
     NAMES are as for rebuild. A figure prints the tables beside it.
     """
+    paths.notebooks()
     from fedlib.rebuild import artefacts
 
     texts = [artefacts.shown(name, preset) for name in artefacts.select(names)]
@@ -178,11 +181,14 @@ def estimate_command(
     names: tuple[str, ...], preset: str, settings: tuple[tuple[str, str], ...]
 ) -> None:
     """Say what the missing runs cost in one process on this machine."""
+    paths.notebooks()
     from fedlib.rebuild import costs
 
-    frame = costs.estimate(names, preset, dict(settings))
+    say = functools.partial(click.echo, err=True)
+    frame = costs.estimate(names, preset, dict(settings), say)
     hours = (frame["seconds"] / 3600).round(2)
-    click.echo(_table(frame.assign(seconds=frame["seconds"].round(1), hours=hours)))
+    told = frame.assign(seconds=frame["seconds"].round(1), hours=hours)
+    click.echo(_table(told, unknown="?"))
     missing, no_data, seconds = frame[["missing", "no_data", "seconds"]].sum()
     click.echo(f"{missing:.0f} runs missing, about {costs.duration(seconds)}")
     if no_data:
@@ -237,15 +243,30 @@ def list_group() -> None:
 
 
 @list_group.command("artefacts")
-def list_artefacts() -> None:
-    """List tables and figures, with the presets that they have."""
-    for name in paths.artefact_names():
-        has = [
-            preset
-            for preset in paths.PRESETS
-            if (paths.PARAMS / preset / f"{name}.yaml").exists()
-        ]
-        click.echo(f"{name}  ({', '.join(has) or 'no preset'})")
+@click.option(
+    "--preset",
+    metavar=PRESETS,
+    help="Say also whether each is current there, and how long its runs take here.",
+)
+def list_artefacts(preset: str | None) -> None:
+    """List tables and figures by their printed number, and what has no notebook."""
+    from fedlib.rebuild import printed
+
+    names = paths.artefact_names()
+    wide = max(map(len, names), default=0)
+    if preset is None:
+        for name in names:
+            click.echo(f"{name:<{wide}}  {printed.title(name)}")
+        for name, found in printed.elsewhere().items():
+            where = f"in {found.instead}: " if found.instead else "no notebook: "
+            click.echo(f"{name:<{wide}}  {where}{found.why}")
+        return
+    from fedlib.rebuild import costs
+
+    for name in names:
+        state, time = costs.standing(name, preset)
+        told = f"{name:<{wide}}  {state:<7}  {time:>7}  {printed.title(name)}"
+        click.echo(told[:100])
 
 
 @list_group.command("notebooks")
@@ -293,16 +314,20 @@ def data_status() -> None:
     for found in data.status().to_dict("records"):
         here, get = found["present"], found["get"]
         state = get if get == "built in" else "present" if here else "missing"
+        where = found["source"] if here else f"{get} {found['name']}"
+        for folder in paths.data_dirs():  # they stand below the table
+            where = where.removeprefix(f"{folder}{os.sep}")
+        decoded = "yes" if found["decoded"] else "no"
+        if found["decoded"] and found["skipped"]:
+            decoded += f", {found['skipped']} left out"
         rows.append(
             {
                 "name": found["name"],
                 "title": found["title"],
                 "state": state,
                 "size": human(found["bytes"]) if found["bytes"] else "",
-                "decoded": "yes" if found["decoded"] else "no",
-                "skipped": found["skipped"] if found["decoded"] else "",
-                "get": "" if here else f"fedlib data {get} {found['name']}",
-                "where": found["source"],
+                "decoded": decoded,
+                "where, or fedlib data": where[:29] + ("..." if where[29:] else ""),
             }
         )
     click.echo(_table(pd.DataFrame(rows)))

@@ -13,7 +13,7 @@ from fedlib import papers, registry
 from fedlib.data import DATASETS, facts
 from fedlib.draw.tables import plain
 from fedlib.papers import study
-from fedlib.rebuild import parameters, per_dataset
+from fedlib.rebuild import parameters, per_dataset, printed
 from fedlib.rebuild.parameters import Parameter
 from fedlib.rebuild.presets import read_preset
 from fedlib.runs import published, runner
@@ -59,11 +59,15 @@ def select(wanted: Sequence[str]) -> list[str]:
             hits = [full for full in everything if full.split("/")[1] == name]
             if len(hits) > 1:
                 raise SettingError(f"artefact: got {name!r}, could be any of {hits}")
+        if not hits and printed.said(name):
+            raise SettingError(f"artefact: {printed.said(name)}")
         if not hits:
-            parts = {part for full in everything for part in full.split("/")}
-            known = [*everything, *sorted(parts)]
+            paper = f"{name.partition('/')[0]}/"  # what another one has is no help
+            near = [n for n in everything if n.startswith(paper)] or everything
+            parts = {part for full in near for part in full.split("/")}
+            known = [*near, *sorted(parts)]
             close = difflib.get_close_matches(name, known, 1)
-            hint = suggestion(name, close or everything)
+            hint = suggestion(name, close or near)
             raise SettingError(f"artefact: got {name!r}; {hint}")
         chosen += hits
     return list(dict.fromkeys(chosen)) if wanted else everything

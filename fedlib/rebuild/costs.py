@@ -1,11 +1,12 @@
 """What runs cost, before they are computed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from fedlib.data import DataError
+from fedlib.rebuild import artefacts
 from fedlib.rebuild.artefacts import Artefact, prepare, select
 from fedlib.runs import runner
 from fedlib.runs.cost import kind
@@ -57,15 +58,26 @@ class Speeds:
 
 
 def estimate(
-    names: Sequence[str], preset: str, overrides: Mapping[str, Any] | None = None
+    names: Sequence[str],
+    preset: str,
+    overrides: Mapping[str, Any] | None = None,
+    echo: Callable[[str], None] = lambda line: None,
 ) -> pd.DataFrame:
     """Return what the missing runs of artefacts cost in one process on this machine.
+
+    Parameters
+    ----------
+    names, preset, overrides
+        As for ``make.rebuild``.
+    echo : callable
+        Takes a line before each artefact, whose unknown kinds of runs are measured.
 
     Returns
     -------
     DataFrame
         ``name``, ``runs``, ``cached``, ``missing``, ``no_data`` (runs whose data set is
-        not here, counted nowhere else), ``rounds`` and ``seconds`` of the missing runs.
+        not here, counted nowhere else), ``rounds`` and ``seconds`` of the missing runs;
+        NaN seconds where all of them lack data, of which nothing is known.
         The speed is that of a finished run of the same kind, else of two rounds that
         are run for it.
 
@@ -76,7 +88,8 @@ def estimate(
     """
     chosen = [prepare(name, preset, overrides) for name in select(names)]
     speeds, rows = Speeds(chosen), []
-    for artefact in chosen:
+    for number, artefact in enumerate(chosen, 1):
+        echo(f"{number} of {len(chosen)}: {artefact.name}")
         specs = distinct(artefact.specs)
         missing, no_data = [], 0
         for spec in specs:
@@ -86,11 +99,36 @@ def estimate(
                 no_data += 1
         counts = (len(specs) - len(missing) - no_data, len(missing), no_data)
         rounds = sum(spec.rounds for spec in missing)
-        rows.append(
-            (artefact.name, len(specs), *counts, rounds, speeds.seconds(missing))
-        )
+        known = bool(missing) or not no_data
+        seconds = speeds.seconds(missing) if known else float("nan")
+        rows.append((artefact.name, len(specs), *counts, rounds, seconds))
     columns = ["name", "runs", "cached", "missing", "no_data", "rounds", "seconds"]
     return pd.DataFrame(rows, columns=columns)
+
+
+def standing(name: str, preset: str) -> tuple[str, str]:
+    """Return the state of an artefact in a word, and the time of all its runs.
+
+    The word is ``current``, ``stale``, ``never`` (built) or ``no data``; the time is
+    that of finished runs of the same kinds, ``?`` where there is none.
+
+    Raises
+    ------
+    SettingError
+        Anything wrong with a name or parameter.
+    """
+    artefact = prepare(name, preset)
+    specs = distinct(artefact.specs)
+    try:
+        reasons = artefacts.why_stale(artefact)
+    except DataError:
+        return "no data", "?" if specs else "0 s"
+    state = "never" if reasons == ["never built"] else "stale"
+    speeds = Speeds([artefact])
+    known = all(kind(spec) in speeds.known for spec in specs)
+    return state if reasons else "current", (
+        duration(speeds.seconds(specs)) if known else "?"
+    )
 
 
 def duration(seconds: float) -> str:

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 import fedlib
+from fedlib.support import paths
 from fedlib.support.paths import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -122,6 +123,14 @@ def test_readme_is_complete():
     assert links
     assert [link for link in links if not (ROOT / link).exists()] == []
     assert re.findall(r"@[A-Z]+@", readme) == []
+
+
+def test_the_page_of_artefacts_names_all_of_them():
+    page = (ROOT / "docs" / "artefacts.md").read_text()
+    links = re.findall(r"\]\(\.\./([^)]+)\)", page)
+    assert [link for link in links if not (ROOT / link).exists()] == []
+    for name in paths.artefact_names():
+        assert f"| [{name}](../notebooks/papers/{name}.ipynb) | " in page
 
 
 def test_no_absolute_path_is_tracked():

@@ -32,6 +32,7 @@ def test_ctrl_c_says_how_to_go_on_and_has_a_status_of_its_own(project, monkeypat
         raise KeyboardInterrupt
 
     monkeypatch.setattr(many, "reach", lambda cluster: None)
+    write_notebook("toy/a")
     monkeypatch.setattr(make, "rebuild", stopped)
     result = fedlib("rebuild", "--cluster", "tcp://there:1")
     assert result.exit_code == 130
@@ -190,17 +191,20 @@ def test_estimate(project):  # noqa: F811
     write_notebook("toy/b", parameters=PARAMETERS)
     result = fedlib("estimate")
     assert result.exit_code == 0
-    assert [line.split()[0] for line in result.output.splitlines()[:3]] == [
+    assert result.stderr.splitlines() == ["1 of 2: toy/a", "2 of 2: toy/b"]
+    assert [line.split()[0] for line in result.stdout.splitlines()[:3]] == [
         "name",
         "toy/a",
         "toy/b",
     ]
-    assert last(result) == "0 runs missing, about 0 s"
+    assert result.stdout.splitlines()[-1] == "0 runs missing, about 0 s"
 
 
 def test_lists(project, monkeypatch):  # noqa: F811
     write_notebook("toy/a")
-    assert fedlib("list", "artefacts").output == "toy/a  (quick)\n"
+    assert fedlib("list", "artefacts").output == "toy/a  A table\n"
+    shown = fedlib("list", "artefacts", "--preset", "quick").output
+    assert shown.split() == ["toy/a", "never", "0", "s", "A", "table"]
     assert fedlib("list", "notebooks").output == "papers/toy/a.ipynb\n"
     shown = fedlib("list", "methods").output.splitlines()
     assert [line.split()[0] for line in shown] == list(registry.METHODS)
@@ -227,6 +231,7 @@ def test_data(monkeypatch):
     assert last(fedlib("data", "check", "digits")) == "digits: ok"
     shown = fedlib("data", "status").output
     assert "fashion" in shown
+    assert max(map(len, shown.splitlines()[:-1])) <= 100  # the last names folders
     assert str(paths.data_dirs()[0]) in shown
     for command in ("fetch", "check"):
         result = fedlib("data", command, "mnist")

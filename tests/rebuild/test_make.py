@@ -1,6 +1,7 @@
 """Rebuilding: what is stale and why, one failure among others, nothing done twice."""
 
 import json
+import math
 import sys
 import time
 from pathlib import Path
@@ -604,6 +605,9 @@ def test_estimate_counts_runs_without_data_apart(with_runs, monkeypatch):
     (row,) = costs.estimate([], "quick").to_dict("records")
     assert (row["runs"], row["missing"], row["no_data"]) == (3, 2, 1)
     assert row["seconds"] == 1.0
+    monkeypatch.setitem(special.SPECIAL, "toy/a", lambda p: [away])
+    (row,) = costs.estimate([], "quick").to_dict("records")
+    assert (row["no_data"], math.isnan(row["seconds"])) == (1, True)
 
 
 def test_one_pace_for_runs_that_differ_in_real_numbers(with_runs, monkeypatch):

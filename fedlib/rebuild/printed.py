@@ -1,0 +1,41 @@
+"""What papers print, and where each of it is: a notebook, a part of one, or none."""
+
+import csv
+import json
+from typing import NamedTuple
+
+from fedlib.support import paths
+
+
+class Elsewhere(NamedTuple):
+    """A printed figure or table that has no notebook of its own."""
+
+    instead: str  # the artefact that has it, empty for none
+    why: str
+
+
+def elsewhere() -> dict[str, Elsewhere]:
+    """Return what has no notebook of its own: ``fedpa/fig5`` -> where, and why."""
+    file = paths.PARAMS / "reference" / "elsewhere.csv"
+    if not file.exists():
+        return {}
+    with open(file, encoding="utf-8", newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    return {row["name"]: Elsewhere(row["instead"], row["why"]) for row in rows}
+
+
+def said(name: str) -> str:
+    """Return where a printed figure or table is; empty where nothing is known of it."""
+    found = elsewhere().get(name)
+    if found is None:
+        return ""
+    if not found.instead:
+        return f"{name} has no notebook: {found.why}"
+    return f"{name} is in {found.instead} ({found.why})"
+
+
+def title(name: str) -> str:
+    """Return the title of an artefact's notebook, as "FedPA, Table IV: what ..."."""
+    file = paths.NOTEBOOKS / "papers" / f"{name}.ipynb"
+    first = json.loads(file.read_text(encoding="utf-8"))["cells"][0]["source"]
+    return "".join(first).partition("\n")[0].removeprefix("# ").strip()
