@@ -251,7 +251,7 @@ local_epochs: "dict[str, int or None]" = {"digits": 1}
         ({"rounds": "many"}, "rounds: got 'many', expected an integer"),
         ({"rounds": {"digits": "many"}}, "rounds of digits: got 'many', expected an"),
         ({"rounds": {"digit": 3}}, "got a value for 'digit'; did you mean 'digits'"),
-        ({"rounds": {"digits": 3, "fashon": 3}}, "did you mean 'fashion'"),
+        ({"rounds": {"digits": 3, "fashoin": 3}}, "did you mean 'fashion'"),
         (
             {"datasets": ["digits", "fashion"]},
             "rounds has no value for 'fashion'; add one to {digits: 5}, or give one",
