@@ -7,6 +7,7 @@ from click.testing import CliRunner, Result
 
 from fedlib import data, registry
 from fedlib.cli import main
+from fedlib.draw import tables
 from fedlib.rebuild import make, notebook
 from fedlib.runs import many
 from fedlib.support import paths
@@ -143,7 +144,8 @@ def test_show_prints_the_table_and_the_files(project, monkeypatch):  # noqa: F81
     folder = project / "figures" / "quick" / "toy"
     out = notebook.artefact("toy", "a", "quick")
     drawn = pd.DataFrame({"method": ["a|b", "c"], "mean": [0.5, 10.25], "p": [0.1, 2]})
-    out.table(drawn, values=["mean", "p"], best={"mean": "max"}, digits=1)
+    drawn["sd"] = 0.1
+    out.table(drawn, values=["mean", "p"], sd={"mean": "sd"}, best=["mean"], digits=1)
     out.table(drawn.head(1), "fair")
     notebook.artefact("toy", "fig", "quick").table(drawn[["method"]], "facts")
     (folder / "a_long.csv").touch()
@@ -153,9 +155,11 @@ def test_show_prints_the_table_and_the_files(project, monkeypatch):  # noqa: F81
     assert result.output.splitlines() == [
         "a",
         "",
-        "method      mean    p",
-        "a|b        _0.5_  0.1",
-        "c       **10.2**  2.0",
+        "method            mean    p",
+        "a|b        _0.5 ± 0.1_  0.1",
+        "c       **10.2 ± 0.1**  2.0",
+        "",
+        tables.MARKS,
         "",
         "figures/quick/toy/a.{csv,md,tex}",
         "figures/quick/toy/a_fair.{csv,md,tex}",

@@ -299,7 +299,7 @@ def test_every_artefact_of_the_project_is_complete_at_every_preset():
 
 def test_a_key_that_a_table_lacks_is_named_with_a_near_one():
     """C10: "its runs need a parameter 'digits', which the notebook lacks"."""
-    told = "rounds: got no 'digits', which its runs need; did you mean 'digitz'"
+    told = "rounds: got a value for 'digitz'; did you mean 'digits'"
     with pytest.raises(SettingError, match=told):
         artefacts.prepare("fedmps/table3", "quick", {"rounds": '{"digitz": 40}'})
 
