@@ -15,7 +15,7 @@ BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 INSTALLED := $(VENV)/.installed
 
 .PHONY: setup quickstart lab test fast unit nbval lint format types rebuild twice ci
-.PHONY: actionlint portable gpu golden refresh results bench clean
+.PHONY: actionlint docs portable gpu golden refresh results bench clean
 
 setup: $(INSTALLED)
 
@@ -127,6 +127,12 @@ ifeq ($(DEVICE),cpu)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/client_steps.py
 endif
 	OMP_NUM_THREADS=1 FEDLIB_DEVICE=$(DEVICE) $(BIN)/python benchmarks/training.py
+
+# The site, in build/site. Its pages are gathered from all over the repository.
+docs: setup
+	$(BIN)/python -m pip install --quiet -e '.[docs]'
+	$(BIN)/python tools/site_pages.py build/pages
+	$(BIN)/sphinx-build -q -W --keep-going -c docs build/pages build/site
 
 clean:
 	rm -rf build *.egg-info .pytest_cache .ruff_cache .hypothesis
