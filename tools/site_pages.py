@@ -83,8 +83,8 @@ def artefact(name: str) -> str:
     else:
         parts.append(
             ":::{note}\nNot run on real data yet. `fedlib estimate "
-            f"{name} --preset cpu` says how many runs\nthis takes and how long they are "
-            "on a machine; for the full size it is\n`--preset paper`.\n:::"
+            f"{name} --preset cpu` says how many\nruns this takes and how long they "
+            "are on a machine; for the full size it is\n`--preset paper`.\n:::"
         )
     commands = [
         f"fedlib rebuild {name} --preset quick   # embedded digits",
