@@ -26,6 +26,8 @@ suppress_warnings = [
 
 html_theme = "sphinx_book_theme"
 html_title = "fedlib"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_theme_options = {"navbar_persistent": [], "use_download_button": False}
 
 # Notebooks are shown with the outputs that are committed.
@@ -55,7 +57,9 @@ def card(
     blocks = "\n".join(lines).split("\n\n")
     for number, block in enumerate(blocks):
         if re.search(r"^ |\S {2,}\S|\|", block, re.MULTILINE):
-            blocks[number] = "::\n\n" + re.sub("^", "    ", block, flags=re.MULTILINE)
+            blocks[number] = ".. code-block:: text\n\n" + re.sub(
+                "^", "    ", block, flags=re.MULTILINE
+            )
     lines[:] = "\n\n".join(blocks).split("\n")
 
 

@@ -19,6 +19,7 @@ from fedlib.support.files import write_text
 
 ROOT = paths.ROOT
 TEXTS = ("README", "REPRODUCTION", "SOURCES", "NOTATION", "CONTRIBUTING", "CHANGELOG")
+TEXTS += ("SECURITY", "CODE_OF_CONDUCT")
 KEPT = "figures/cpu"  # copied whole: pictures, and files to download
 LONGEST = 20_000  # characters of a table that its page shows
 LINK = re.compile(
