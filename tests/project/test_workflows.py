@@ -9,7 +9,12 @@ from fedlib.support.paths import ROOT
 from tests.project.test_packaging import MAKEFILE, TARGETS
 
 FOLDER = ROOT / ".github" / "workflows"
-FILES = ("ci.yml", "gpu.yml")
+FILES = ("ci.yml", "docs.yml", "gpu.yml", "release.yml")
+# Jobs that only publish what another job made, and what they may do for it.
+PUBLISH = {
+    "docs.yml": {"pages": "write", "id-token": "write"},
+    "release.yml": {"id-token": "write"},
+}
 TEXT = {name: (FOLDER / name).read_text() for name in FILES}
 WORKFLOWS = {name: yaml.safe_load(text) for name, text in TEXT.items()}
 
@@ -37,10 +42,10 @@ def test_no_other_workflow():
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_command_is_a_target_of_the_makefile(name):
-    for job in WORKFLOWS[name]["jobs"].values():
-        assert commands(job)
+    for called, job in WORKFLOWS[name]["jobs"].items():
+        assert bool(commands(job)) == (called != "publish")
         for command in commands(job):
-            assert re.fullmatch(r"make [a-z]+( [a-z]+| [A-Z]+=[a-z]+)*", command)
+            assert re.fullmatch(r"make [a-z]+( [a-z]+| [A-Z]+=[a-z0-9]+)*", command)
     assert {target for job in targets(name).values() for target in job} <= TARGETS
 
 
@@ -60,7 +65,8 @@ def test_actions_are_pinned_and_leave_no_credentials(name):
         used = [step for step in job["steps"] if "uses" in step]
         assert used
         for step in used:
-            assert re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", step["uses"])
+            owner = r"actions/|pypa/" if name == "release.yml" else r"actions/"
+            assert re.fullmatch(rf"({owner})[a-z-]+@[0-9a-f]{{40}}", step["uses"])
             if step["uses"].startswith("actions/checkout@"):
                 assert step["with"]["persist-credentials"] is False
     assert len(re.findall(r"@[0-9a-f]{40} # v[0-9.]+\n", TEXT[name])) == (
@@ -71,6 +77,9 @@ def test_actions_are_pinned_and_leave_no_credentials(name):
 @pytest.mark.parametrize("name", FILES)
 def test_workflows_only_read_and_are_superseded(name):
     assert WORKFLOWS[name]["permissions"] == {"contents": "read"}
+    for called, job in WORKFLOWS[name]["jobs"].items():
+        wanted = PUBLISH[name] if called == "publish" else None
+        assert job.get("permissions") == wanted
     assert WORKFLOWS[name]["concurrency"]["cancel-in-progress"] is True
     assert "secrets" not in TEXT[name]
 
@@ -79,14 +88,46 @@ def test_ci_does_what_it_should():
     assert targets("ci.yml") == {
         "lint": ["lint", "types", "actionlint"],
         "tests": ["unit"],
-        "windows": ["portable"],
+        "lowest": ["unit"],
+        "portable": ["portable"],
+        "wheel": ["wheel"],
         "nbval": ["nbval"],
         "papers": ["rebuild", "twice"],
     }
-    assert set(triggers("ci.yml")) == {"push", "pull_request"}
-    matrix = WORKFLOWS["ci.yml"]["jobs"]["tests"]["strategy"]["matrix"]
-    assert matrix["python"] == ["3.11", "3.12", "3.13"]
-    assert all("if" not in job for job in WORKFLOWS["ci.yml"]["jobs"].values())
+    assert set(triggers("ci.yml")) == {"push", "pull_request", "schedule"}
+    jobs = WORKFLOWS["ci.yml"]["jobs"]
+    matrix = jobs["tests"]["strategy"]["matrix"]
+    assert matrix["python"] == ["3.11", "3.12", "3.13", "3.14"]
+    assert jobs["portable"]["strategy"]["matrix"]["os"] == [
+        "windows-latest",
+        "macos-latest",
+    ]
+    assert all("if" not in job for job in jobs.values())
+
+
+@pytest.mark.parametrize("name", ["ci.yml", "docs.yml", "release.yml"])
+def test_no_job_on_linux_pulls_cuda(name):
+    """LOWEST=1 means torch for CPUs; Windows and macOS have no other."""
+    for job in WORKFLOWS[name]["jobs"].values():
+        for command in commands(job):
+            if "actionlint" not in command and "os }}" not in job["runs-on"]:
+                assert re.search(r" (TORCH=cpu|LOWEST=1)$", command)
+
+
+def test_only_main_and_tags_are_published():
+    """A pull request builds the site and the wheel, and publishes neither."""
+    site = WORKFLOWS["docs.yml"]["jobs"]["publish"]
+    assert site["if"] == "github.event_name == 'push'"
+    assert triggers("docs.yml") == {
+        "push": {"branches": ["main"]},
+        "pull_request": None,
+    }
+    assert triggers("release.yml") == {"push": {"tags": ["v*"]}}
+    for name in PUBLISH:
+        (before,) = set(WORKFLOWS[name]["jobs"]) - {"publish"}
+        assert WORKFLOWS[name]["jobs"]["publish"]["needs"] == before
+    assert targets("docs.yml")["build"] == ["docs"]
+    assert targets("release.yml")["wheel"] == ["wheel"]
 
 
 def test_gpu_does_what_it_should():

@@ -1,0 +1,196 @@
+"""Gather the pages of the documentation site in one folder, laid out as the repository.
+
+python tools/site_pages.py build/pages
+
+Each table and figure gets a page of what is committed of it in ``figures/cpu``; links
+to what the site does not hold become plain text.
+"""
+
+import json
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from fedlib.rebuild import printed
+from fedlib.support import paths
+from fedlib.support.files import write_text
+
+ROOT = paths.ROOT
+TEXTS = ("README", "REPRODUCTION", "SOURCES", "NOTATION", "CONTRIBUTING", "CHANGELOG")
+TEXTS += ("SECURITY", "CODE_OF_CONDUCT")
+KEPT = "figures/cpu"  # copied whole: pictures, and files to download
+LONGEST = 20_000  # characters of a table that its page shows
+LINK = re.compile(
+    r"(?<!!)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s]+)((?: \"[^\"]*\")?)\)"
+)
+FOLDERS = {"learn": "Ours, of no paper", "scoreboard": "Scoreboard"}
+
+
+def place(target: str) -> str | None:
+    """Return where the site has a file of the repository, or None.
+
+    A table's own text is on the page of its notebook.
+    """
+    file = Path(target)
+    if target.startswith("notebooks/papers/") and file.suffix == ".ipynb":
+        return str(file.with_suffix(".md"))
+    if target.startswith(KEPT + "/") and file.suffix == ".md":
+        paper = file.parent.name
+        own = [
+            n for n in paths.artefact_names() if f"{paper}/{file.stem}".startswith(n)
+        ]
+        return f"notebooks/papers/{max(own, key=len)}.md" if own else None
+    if target == "docs" or target == f"{KEPT}":
+        return "docs/artefacts.md"
+    kept = (KEPT + "/", "figures/bench/", "notebooks/learn/", "docs/")
+    held = target.startswith(kept) or target in {f"{text}.md" for text in TEXTS}
+    return target if held and (ROOT / target).is_file() else None
+
+
+def linked(text: str, folder: str) -> str:
+    """Return Markdown of a page in ``folder`` with links that hold on the site."""
+
+    def mended(found: re.Match) -> str:
+        words, target, title = found.groups()
+        file, _, anchor = target.partition("#")
+        if not file or re.match(r"[a-z]+:", target):
+            return found[0]
+        whole = os.path.normpath(Path(folder, file)).replace(os.sep, "/")
+        if not (ROOT / whole).exists():  # a formula, not a link
+            return found[0]
+        there = place(whole)
+        if there is None:
+            return words
+        near = os.path.relpath(there, folder or ".").replace(os.sep, "/")
+        # Jupyter's anchors have capitals, Sphinx's have none
+        return f"[{words}]({near}{'#' + anchor.lower() if anchor else ''}{title})"
+
+    return LINK.sub(mended, text)
+
+
+def artefact(name: str) -> str:
+    """Return the page of a table or figure: its notebook's claim, and what is kept."""
+    notebook = json.loads(
+        (paths.NOTEBOOKS / "papers" / f"{name}.ipynb").read_text("utf-8")
+    )
+    parts = ["".join(notebook["cells"][0]["source"])]
+    base = ROOT / KEPT / name
+    about = base.with_suffix(".json")
+    if about.exists():
+        parts += _found(name, json.loads(about.read_text("utf-8")))
+        parts += _shown(base)
+    else:
+        parts.append(
+            ":::{note}\nNot run on real data yet. `fedlib estimate "
+            f"{name} --preset cpu` says how many\nruns this takes and how long they "
+            "are on a machine; for the full size it is\n`--preset paper`.\n:::"
+        )
+    commands = [
+        f"fedlib rebuild {name} --preset quick   # embedded digits",
+        f"fedlib rebuild {name} --preset cpu     # real data",
+        f"fedlib estimate {name} --preset paper  # what full size costs here",
+    ]
+    parts += ["## Rebuild it", "```sh\n" + "\n".join(commands) + "\n```"]
+    for preset in ("cpu", "paper"):
+        file = paths.PARAMS / preset / f"{name}.yaml"
+        if file.exists():
+            text = file.read_text("utf-8").strip()
+            parts.append(f"Settings of the preset `{preset}`:\n\n```yaml\n{text}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def _found(name: str, about: dict) -> list[str]:
+    data = ", ".join(sorted({each["title"] for each in about["data"]}))
+    rounds = sum(run["rounds"] for run in about["runs"])
+    seeds = ", ".join(map(str, about["seeds"]))
+    told = [
+        f"Preset `cpu`, {data}: {len(about['runs'])} runs, {rounds:,} rounds in all"
+    ]
+    told[0] += f", seeds {seeds}." if seeds else "."
+    told += [note["text"] + "." for note in about["notes"]]
+    paper = name.partition("/")[0]
+    if paper not in FOLDERS:
+        told.append(f"[What it says of the paper](../../../REPRODUCTION.md#{paper}).")
+    return ["## What came out", "\n".join(f"- {line}" for line in told)]
+
+
+def _shown(base: Path) -> list[str]:
+    """Return pictures and tables of an artefact, with their files."""
+    parts, near = [], os.path.relpath(base.parent, paths.NOTEBOOKS / "papers" / "x")
+    stems = sorted({file.stem for file in _files(base)})
+    for stem in stems:
+        files = {file.suffix: file for file in _files(base) if file.stem == stem}
+        if ".png" in files:
+            parts.append(f"![{stem}]({near}/{stem}.png)")
+        if ".md" in files:
+            table = files[".md"].read_text("utf-8").strip()
+            if len(table) < LONGEST:
+                parts.append(table)
+        offered = [e for e in (".csv", ".tex", ".pdf", ".json") if e in files]
+        links = ", ".join(f"[{end[1:]}]({near}/{stem}{end})" for end in offered)
+        parts.append(f"`{stem}`: {links}")
+    return parts
+
+
+def _files(base: Path) -> list[Path]:
+    """Return an artefact's files, those of a longer name's artefact left out."""
+    others = [n.rpartition("/")[2] for n in paths.artefact_names()]
+    longer = [n for n in others if n.startswith(base.name + "_")]
+    found = [*base.parent.glob(f"{base.name}.*"), *base.parent.glob(f"{base.name}_*")]
+    return [f for f in found if not any(f.stem.startswith(n) for n in longer)]
+
+
+def gather(target: Path) -> None:
+    """Write all pages and files of the site to a folder, which is emptied first."""
+    shutil.rmtree(target, ignore_errors=True)
+    for folder in (KEPT, "figures/bench", "notebooks/learn"):
+        ignored = shutil.ignore_patterns(".*")
+        shutil.copytree(ROOT / folder, target / folder, ignore=ignored)
+    for file in sorted((target / "notebooks/learn").rglob("*.ipynb")):
+        _relink(file, str(file.parent.relative_to(target)))
+    for text in TEXTS:
+        _page(target / f"{text}.md", (ROOT / f"{text}.md").read_text("utf-8"), "")
+    for file in sorted((ROOT / "docs").glob("*.md")):
+        _page(target / "docs" / file.name, file.read_text("utf-8"), "docs")
+    (target / "docs" / "index.md").rename(target / "index.md")
+    _papers(target)
+
+
+def _papers(target: Path) -> None:
+    folders: dict[str, list[str]] = {}
+    for name in paths.artefact_names():
+        page = f"notebooks/papers/{name}.md"
+        _page(target / page, artefact(name), str(Path(page).parent))
+        folders.setdefault(name.partition("/")[0], []).append(name.partition("/")[2])
+    for folder, names in folders.items():
+        title = (
+            FOLDERS.get(folder)
+            or re.split("[,:]", printed.title(f"{folder}/{names[0]}"))[0]
+        )
+        tree = "\n".join(sorted(names, key=_order))
+        text = f"# {title}\n\n```{{toctree}}\n{tree}\n```\n"
+        write_text(target / "notebooks" / "papers" / folder / "index.md", text)
+
+
+def _order(name: str) -> tuple[str, int]:
+    word, digits = re.fullmatch(r"(.*?)(\d*)", name).groups()  # type: ignore[union-attr]
+    return word, int(digits or 0)
+
+
+def _page(file: Path, text: str, folder: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_text(file, linked(text, folder))
+
+
+def _relink(file: Path, folder: str) -> None:
+    notebook = json.loads(file.read_text("utf-8"))
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "markdown":
+            cell["source"] = linked("".join(cell["source"]), folder)
+    write_text(file, json.dumps(notebook, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    gather(Path(sys.argv[1]))
