@@ -80,7 +80,7 @@ unit: setup
 nbval: setup
 	FEDLIB_CI=1 FEDLIB_JOBS=1 FEDLIB_DEVICE=$(DEVICE) $(BIN)/python -m pytest -q -n $(JOBS) \
 	  --dist loadfile --nbval --nbval-current-env \
-	  --nbval-sanitize-with tests/nbval.cfg --nbval-cell-timeout 90 notebooks/learn
+	  --nbval-sanitize-with tests/nbval.cfg --nbval-cell-timeout 180 notebooks/learn
 
 lint: setup
 	$(BIN)/ruff check .
