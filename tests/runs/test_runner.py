@@ -314,11 +314,11 @@ from pathlib import Path
 
 compute = runs._compute
 
-def counted(spec, home, device):
+def counted(*given):
     with open(tally, "a") as file:
         file.write("computed ")
     time.sleep(1)
-    return compute(spec, home, device)
+    return compute(*given)
 
 runs._compute = counted
 spec = Spec.model_validate_json(text)
