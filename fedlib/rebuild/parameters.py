@@ -17,6 +17,7 @@ import nbformat
 import numpy as np
 import yaml
 
+from fedlib.rebuild.presets import read_yaml
 from fedlib.runs.spec import SettingError, suggestion
 
 TAG = "parameters"
@@ -342,7 +343,7 @@ def unpacked(value: Any) -> Any:
     value = _literal(value.strip())
     if isinstance(value, str) and value[0] == "{":
         try:
-            return yaml.safe_load(value)
+            return read_yaml(value, value)
         except yaml.YAMLError:
             return value
     if isinstance(value, str) and value[0] == "[" and value[-1] == "]":

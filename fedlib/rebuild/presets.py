@@ -46,12 +46,7 @@ def read_preset(file: Path) -> dict[str, Any]:
     if len(content) > MOST_BYTES:
         raise SettingError(f"{shown}: larger than {MOST_BYTES} bytes; refused")
     try:
-        text = content.decode("utf-8")
-        _check_events(shown, text)
-        node = yaml.compose(text, yaml.SafeLoader)
-        if node is not None:
-            _check_node(shown, node)
-        found = yaml.safe_load(text)
+        found = read_yaml(shown, content.decode("utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SettingError(f"{shown}: not YAML: {error}") from error
     if found is None:
@@ -60,6 +55,23 @@ def read_preset(file: Path) -> dict[str, Any]:
         got = type(found).__name__
         raise SettingError(f"{shown}: got a {got}, expected lines of name: value")
     return found
+
+
+def read_yaml(shown: str, text: str) -> Any:
+    """Return what a text says that is read in one way; ``shown`` is its name in errors.
+
+    Raises
+    ------
+    SettingError
+        A line has one of what ``read_preset`` refuses.
+    yaml.YAMLError
+        It is no YAML.
+    """
+    _check_events(shown, text)
+    node = yaml.compose(text, yaml.SafeLoader)
+    if node is not None:
+        _check_node(shown, node)
+    return yaml.safe_load(text)
 
 
 def _refused(shown: str, mark: Any, what: str) -> SettingError:

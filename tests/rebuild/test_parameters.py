@@ -304,6 +304,13 @@ def test_a_key_that_a_table_lacks_is_named_with_a_near_one():
         artefacts.prepare("fedmps/table3", "quick", {"rounds": '{"digitz": 40}'})
 
 
+@pytest.mark.parametrize("text", ["010", "1_0", "&a 5", "5, digits: 6"])
+def test_what_a_file_may_not_say_the_command_line_may_not_either(text):
+    """C-style 010 would be 8 rounds."""
+    with pytest.raises(SettingError, match=r"line 1: .*expected|digits stands twice"):
+        artefacts.prepare("fedmps/table3", "quick", {"rounds": f"{{digits: {text}}}"})
+
+
 def test_numpys_numbers_are_taken_as_numbers():
     """C11: "the truth value of an array is ambiguous"."""
     seeds = np.array([1, 2])
