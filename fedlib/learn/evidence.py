@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from fedlib.draw.tables import mean_sd
 from fedlib.runs.many import run_many
@@ -64,8 +65,11 @@ class Lead(NamedTuple):
 
     @property
     def told_apart(self) -> bool:
-        """Whether the mean is more than two standard errors from 0."""
-        return abs(self.mean) > 2 * self.sd / sqrt(self.seeds)  # False for NaN
+        """Whether Student's interval of 95 % around the mean leaves 0 out."""
+        if self.seeds < 2:
+            return False
+        wide = float(stats.t.ppf(0.975, self.seeds - 1))  # 4.3 of three, 2.8 of five
+        return abs(self.mean) > wide * self.sd / sqrt(self.seeds)
 
 
 def lead(scores: pd.DataFrame, one: str, other: str) -> Lead:
@@ -78,7 +82,8 @@ def lead(scores: pd.DataFrame, one: str, other: str) -> Lead:
 def say(scores: pd.DataFrame, one: str, other: str, where: str = "") -> Lead:
     """Print in one sentence which of two cases is ahead, or that neither is.
 
-    Ahead is who leads by more than two standard errors of the mean difference.
+    Ahead is who leads by more than the seeds' spread explains: Student's interval of
+    95 % around the mean of the differences, seed by seed, leaves 0 out.
 
     Parameters
     ----------

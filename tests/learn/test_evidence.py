@@ -24,11 +24,16 @@ def test_a_lead_is_the_mean_of_the_differences_seed_by_seed():
     assert none.won == 2
 
 
-def test_two_standard_errors_tell_two_cases_apart():
-    # sd 1 of four seeds: the standard error is a half
-    assert evidence.Lead(1.01, 1.0, 4, 4).told_apart
-    assert evidence.Lead(-1.01, 1.0, 0, 4).told_apart
-    assert not evidence.Lead(0.99, 1.0, 4, 4).told_apart
+@pytest.mark.parametrize(("seeds", "bound"), [(2, 8.985), (3, 2.4842), (5, 1.2417)])
+def test_students_interval_tells_two_cases_apart(seeds, bound):
+    """From the printed table: t of 97.5 % is 12.706, 4.303, 2.776 for 1, 2, 4."""
+    above, below = bound * 1.001, bound * 0.999
+    assert evidence.Lead(above, 1.0, seeds, seeds).told_apart
+    assert evidence.Lead(-above, 1.0, 0, seeds).told_apart
+    assert not evidence.Lead(below, 1.0, seeds, seeds).told_apart
+
+
+def test_one_seed_and_level_cases_are_not_told_apart():
     assert not evidence.Lead(0.0, 0.0, 0, 4).told_apart
     assert not evidence.Lead(9.0, math.nan, 1, 1).told_apart  # one seed says nothing
 
