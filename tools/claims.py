@@ -1,4 +1,4 @@
-"""Hold the sentences of REPRODUCTION.md to the files that they rest on.
+"""Hold README's claims and REPRODUCTION.md's sentences to the files they rest on.
 
 A measured number in a sentence is a link whose title says where the number stands::
 
@@ -24,6 +24,7 @@ import pandas as pd
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = "REPRODUCTION.md"
+README = "README.md"
 FOUND = "### What we found"
 LINK = re.compile(r'\[([^]]+)\]\(([^) ]+)(?: "([^"]+)")?\)')
 NUMBER = re.compile(r"[-−+]?\d[\d,]*(?:\.\d+)?")
@@ -133,13 +134,15 @@ def loose(sentence: str) -> list[str]:
 
 
 def problems(root: Path = ROOT) -> list[str]:
-    """Return in words all that is wrong with the page."""
-    page = (root / PAGE).read_text("utf-8")
+    """Return in words all that is wrong with the two pages."""
+    pages = [path.read_text("utf-8") for path in (root / README, root / PAGE)]
     found = [
         f"{claim.text} ({claim.file}, {claim.title}): {wrong(root, claim)}"
+        for page in pages
         for claim in claims(page)
         if wrong(root, claim)
     ]
+    page = pages[-1]
     for part in found_in(page):
         for sentence in sentences(part):
             places = [file for _, file, _ in LINK.findall(sentence)]

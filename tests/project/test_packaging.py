@@ -119,9 +119,10 @@ def test_readme_commands_exist():
 def test_readme_is_complete():
     """Its pictures and links are there, and no mark waits for a number."""
     readme = (ROOT / "README.md").read_text()
-    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", readme)
+    links = re.findall(r"\]\((?!https?:)([^)#\s]+)", readme)
     assert links
     assert [link for link in links if not (ROOT / link).exists()] == []
+    assert len(readme.splitlines()) <= 150
     assert re.findall(r"@[A-Z]+@", readme) == []
 
 

@@ -58,6 +58,14 @@ def test_a_line_for_each_paper_and_one_for_all(board):
     assert lines[-1] == "| all | 31 | 8 | 7 | 1 | 2 | 1 | 1 |"
 
 
+def test_a_sentence_sums_all_papers(board):
+    text = tool.in_a_sentence(board)
+    assert text.startswith("Of the 31 accuracies")
+    assert " 8 ran on real data" in text
+    assert " and 7 of them came within" in text
+    assert "; 1 more ran at a smaller budget." in text
+
+
 def test_a_papers_table_has_what_ran_and_names_the_rest(board):
     text = tool.of_paper("fedpa", board)
     assert (

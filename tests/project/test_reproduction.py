@@ -1,6 +1,7 @@
 """The sentences of REPRODUCTION.md stand in files that are there, and say the same."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -21,10 +22,28 @@ TABLE += "fedmps,near,76.85,0.004\n"
 def page(root: Path, sentence: str) -> list[str]:
     """Write a page of one finding and return what is wrong with it."""
     (root / "figures/cpu").mkdir(parents=True, exist_ok=True)
+    (root / tool.README).touch()
     (root / FILE).write_text(TABLE)
     text = f"# Page\n\nFree text, 12.3 points.\n\n{tool.FOUND}\n\n- {sentence}\n"
     (root / tool.PAGE).write_text(text + "\n## Numbers\n\n99.9\n")
     return tool.problems(root)
+
+
+def test_a_claim_of_the_readme_is_held_too(tmp_path):
+    assert page(tmp_path, f"See [it]({FILE}).") == []
+    (tmp_path / tool.README).write_text(f'| a | [77.9]({FILE} "best; method=local") |')
+    assert [problem[:4] for problem in tool.problems(tmp_path)] == ["77.9"]
+
+
+def test_the_readme_tells_ten_claims_with_a_verdict_and_a_number_each():
+    text = (ROOT / tool.README).read_text("utf-8")
+    table = text.split("| paper | claim |")[1].split("\n\n")[0]
+    rows = table.splitlines()[2:]
+    assert len(rows) == 10
+    for row in rows:
+        assert len(tool.claims(row)) > 0, row
+        verdict = row.split("|")[6].strip()
+        assert re.match("held|not|untested", verdict), row
 
 
 def link(text: str, title: str, file: str = FILE) -> str:
