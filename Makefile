@@ -17,7 +17,7 @@ CPU_INDEX := https://download.pytorch.org/whl/cpu
 BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 INSTALLED := $(VENV)/.installed
 
-.PHONY: setup quickstart lab test fast unit nbval lint format types rebuild twice ci
+.PHONY: setup quickstart lab test fast unit slow nbval lint format types rebuild twice ci
 .PHONY: actionlint docs portable wheel gpu golden refresh results bench clean
 
 setup: $(INSTALLED)
@@ -61,19 +61,23 @@ quickstart: setup
 lab: setup
 	$(BIN)/jupyter lab notebooks
 
-test: setup unit nbval
+test: setup unit slow nbval
 
 # JOBS workers side by side, one thread each: more threads than cores slow all of them.
-unit nbval fast: export OMP_NUM_THREADS ?= 1
+unit slow nbval fast: export OMP_NUM_THREADS ?= 1
 
-# Before a commit: what changed since main. What takes long is left to unit.
+# Before a commit: what changed since main. What takes long is left to slow.
 fast: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python tools/changed_tests.py -q -n $(JOBS) --dist worksteal -m "not slow"
 
 unit: setup
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal tests
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not slow" tests
+
+# What takes more than ten seconds each: fresh processes, kernels, all of CIFAR-10.
+slow: setup
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m slow tests
 
 # Walkthroughs and answers. The cells of one notebook need one kernel: a worker takes
 # whole files.

@@ -387,6 +387,7 @@ assert papers.fedpg("digits", "fedprox").hp["prox_weight"] == 0.01
 """
 
 
+@pytest.mark.slow
 def test_a_sixth_paper_is_one_folder_and_one_line(tmp_path: Path):
     copied(tmp_path)
     added = tmp_path / "fedlib/papers/sixth"

@@ -34,6 +34,7 @@ def test_every_page_has_three_changes_of_its_parameters():
         tries.with_changes("00_start_here", {"ruonds": 3})
 
 
+@pytest.mark.slow
 def test_a_page_that_stops_is_named_with_its_cell(monkeypatch):
     monkeypatch.delenv("FEDLIB_CI", raising=False)
     check = "from fedlib import notebook\nnotebook.check(1, near=2, tol=0)"

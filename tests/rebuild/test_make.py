@@ -138,6 +138,7 @@ def test_real_kernels_failures_collected_and_second_pass_does_nothing(
     assert written.stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_a_dead_kernel_a_timeout_and_an_unknown_magic_name_the_cell(
     project, monkeypatch
 ):

@@ -51,6 +51,7 @@ def test_a_marker_stands_alone_on_its_line(path: Path):
         assert set(named) <= {MARKER}
 
 
+@pytest.mark.slow
 def test_kept_outputs_pass_and_drift_fails(tmp_path: Path, monkeypatch):
     monkeypatch.delenv("FEDLIB_PROGRESS")
     monkeypatch.setenv("FEDLIB_CI", "1")
