@@ -410,6 +410,7 @@ def doctor() -> None:
 
     from fedlib.runs import device
     from fedlib.runs.many import jobs_of_machine
+    from fedlib.support import lock
 
     problems = []
     click.echo(f"python       {platform.python_version()} ({sys.executable})")
@@ -417,6 +418,7 @@ def doctor() -> None:
         version = _version(package)
         click.echo(f"{package:<12} {version or 'missing'}")
         problems += [] if version else [f"{package} is not installed"]
+    click.echo(f"lock         {lock.installed() or 'other versions than uv.lock'}")
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     click.echo(
         f"cpu          {os.cpu_count()} cores, {torch.get_num_threads()} threads"

@@ -34,6 +34,7 @@ from fedlib.rebuild import parameters as parameters_of
 from fedlib.runs.notes import Note, record
 from fedlib.runs.results import measured
 from fedlib.runs.spec import SettingError, Settings, validated
+from fedlib.support import lock
 from fedlib.support.files import write_text
 from fedlib.support.paths import ROOT, figures_dir, private_path
 
@@ -386,6 +387,7 @@ class Artefact:
                 "torch": str(torch.__version__),
                 "numpy": np.__version__,
                 "fedlib": fedlib.__version__,
+                "lock": lock.installed(),
             },
         }
         text = json.dumps(

@@ -355,7 +355,7 @@ def test_provenance_says_where_the_numbers_come_from():
     path = paths.figures_dir() / "quick" / "fedmps" / "table3.json"
     record = json.loads(path.read_text(encoding="utf-8"))
     versions = record.pop("versions")
-    assert set(versions) == {"python", "torch", "numpy", "fedlib"}
+    assert set(versions) == {"python", "torch", "numpy", "fedlib", "lock"}
     assert versions["torch"] == torch.__version__
     run = {"dataset": "digits", "method": "fedmps", "rounds": 4}
     run["accuracy"] = {
