@@ -47,7 +47,6 @@ class Batch(BaseModel):
     name: str
     artefact: str
     parameters: dict[str, Any] = {}
-    seeds: list[int] = []  # of an artefact that has one ``seed``
     worth: float = Field(0.0, ge=0)  # of a run, in printed numbers, beyond its own
 
 
@@ -89,12 +88,8 @@ def batches(names: Sequence[str] = ()) -> list[Batch]:
 
 def specs_of(batch: Batch) -> list[Spec]:
     """Return a batch's runs, each once."""
-    each = [{"seed": seed} for seed in batch.seeds] or [{}]
-    found = {}
-    for own in each:
-        for spec in prepare(batch.artefact, PRESET, batch.parameters | own).specs:
-            found[text_of(spec)] = spec
-    return list(found.values())
+    specs = prepare(batch.artefact, PRESET, batch.parameters).specs
+    return list({text_of(spec): spec for spec in specs}.values())
 
 
 def _cells(spec: Spec, printed: Sequence[Printed]) -> dict[Cell, float]:

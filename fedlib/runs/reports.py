@@ -16,6 +16,9 @@ from fedlib.runs.results import Result
 from fedlib.support.paths import PARAMS
 
 REFERENCE = PARAMS / "reference"
+# What a readout says of a run, and the sd of each over seeds, in ``readouts``.
+READOUTS = ["last", "best", "mean_last5"]
+SDS = {name: f"{name}_sd" for name in READOUTS}
 # Titles of what runs log, where its name in words is not enough.
 TITLES = {
     "align": "Alignment",
@@ -313,16 +316,25 @@ def readouts(results: Sequence[Result]) -> pd.DataFrame:
     """Return last, best and mean of the last five for every readout, in percent.
 
     On the test data that the spec reports; ``reported`` marks the paper's readout.
+
+    Returns
+    -------
+    DataFrame
+        run, model, rule, data, reported; each number as the mean over seeds, with its
+        sd (``last_sd``, ddof 1; missing for one seed); seeds.
     """
     parts = []
     for result, name in zip(results, labels(results), strict=True):
-        found = result.summary().assign(run=name)
-        parts.append(found[found.data == result.spec.test])
+        summary = result.summary().assign(run=name)
+        parts.append(summary[summary.data == result.spec.test])
     whole = pd.concat(parts, ignore_index=True)
-    numbers = ["last", "best", "mean_last5"]
-    whole[numbers] *= 100
+    whole[READOUTS] *= 100
     marked = whole.assign(reported=whole["is_paper_rule"].map({True: "*", False: ""}))
-    return marked[["run", "model", "rule", "data", "reported", *numbers, "best_round"]]
+    keys = ["run", "model", "rule", "data", "reported"]
+    named = {name: (name, "mean") for name in READOUTS}
+    named |= {sd: (name, "std") for name, sd in SDS.items()}
+    seeds = marked.groupby(keys, sort=False).agg(**named, seeds=("last", "size"))
+    return seeds.reset_index()
 
 
 def per_client(results: Sequence[Result]) -> pd.DataFrame:
@@ -339,7 +351,9 @@ def per_client(results: Sequence[Result]) -> pd.DataFrame:
 
 
 def logs(results: Sequence[Result]) -> pd.DataFrame:
-    """Return everything that runs log per round: run, source, name, round, value.
+    """Return what runs log per round, averaged over seeds.
+
+    Columns: run, source, name, round, value.
 
     ``source`` is ``client`` (loss terms, averaged over the cohort), ``server`` (what
     merging reports) or ``centralised`` (beside class means of all data). Rounds in
@@ -356,7 +370,8 @@ def logs(results: Sequence[Result]) -> pd.DataFrame:
             long = frame.reset_index().melt("round", var_name="name").dropna()
             parts.append(long.assign(run=run, source=source))
     whole = pd.concat(parts, ignore_index=True)
-    return whole[["run", "source", "name", "round", "value"]]
+    keys = ["run", "source", "name", "round"]
+    return whole.groupby(keys, sort=False)["value"].mean().reset_index()
 
 
 def log_panels(

@@ -103,6 +103,28 @@ def test_runs_that_only_training_sets_apart_have_names_of_their_own():
     assert not panels.duplicated(["panel", "method", "round"]).any()
 
 
+def test_readouts_and_logs_of_seeds_are_means_with_an_sd_by_hand():
+    given = {"dataset": "digits", "net": "digits_bn", "rounds": 2, "local_epochs": 1}
+    both = study.study("fedhpro", {**given, "seeds": [0, 1], "runs": ["fedhpro"]})
+    table = reports.readouts(both.results)
+    row = table[table["reported"] == "*"].iloc[0]
+    a, b = (
+        100 * float(r.accuracy(*r.paper_rule, r.spec.test)[-1, 0]) for r in both.results
+    )
+    assert a != b
+    assert row["last"] == pytest.approx((a + b) / 2)
+    assert row["last_sd"] == pytest.approx(abs(a - b) / 2**0.5)
+    assert row["seeds"] == 2
+    parts = [reports.logs([result]) for result in both.results]
+    whole = reports.logs(both.results)
+    assert len(whole) == len(parts[0])
+    halves = [part["value"].to_numpy() / 2 for part in parts]
+    assert whole["value"].to_numpy() == pytest.approx(halves[0] + halves[1])
+    one = reports.readouts(both.results[:1])
+    assert one["last_sd"].isna().all()
+    assert set(one["seeds"]) == {1}
+
+
 def test_a_scheme_brings_its_own_settings():
     given = {"scheme": "two_class"}
     assert placed("fedpg", "digits", "fedavg", given) == {"partition": given}

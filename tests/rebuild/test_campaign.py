@@ -70,13 +70,6 @@ def test_fedmps_on_cifar10_has_the_papers_rounds_and_seeds():
     assert {(spec.dataset, spec.rounds) for spec in rest} == {("fashion", 10)}
 
 
-def test_a_batch_with_seeds_repeats_an_artefact_that_has_one():
-    once = Batch(name="a", artefact="fedpg/learning")
-    twice = once.model_copy(update={"seeds": [1, 2]})
-    assert len(campaign.specs_of(twice)) == 2 * len(campaign.specs_of(once))
-    assert {spec.seed for spec in campaign.specs_of(twice)} == {1, 2}
-
-
 def test_an_unknown_batch_or_field_is_named(tmp_path, monkeypatch):
     with pytest.raises(SettingError, match=r"'fedmps/table33'.*fedmps/table3"):
         campaign.batches(["fedmps/table33"])
