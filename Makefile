@@ -132,11 +132,13 @@ twice: rebuild
 # What .ci/run runs, step by step.
 ci: lint types twice test
 
-# The numbers in README and REPRODUCTION, from the scoreboard of figures/cpu.
+# The numbers in README and REPRODUCTION, from the scoreboard of figures/cpu; the page of
+# all artefacts, and how their notebooks end.
 results: setup
 	FEDLIB_FIGURES=figures $(BIN)/fedlib rebuild scoreboard --preset cpu
 	$(BIN)/python tools/write_results.py
 	$(BIN)/python tools/artefact_page.py
+	$(BIN)/python -m tools.conclusions
 
 # Tests that need a GPU skip themselves where there is none; the doctor does not.
 gpu: setup

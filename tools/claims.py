@@ -1,4 +1,4 @@
-"""Hold README's claims and REPRODUCTION.md's sentences to the files they rest on.
+"""Hold README's claims and sentences elsewhere to the files that they rest on.
 
 A measured number in a sentence is a link whose title says where the number stands::
 
@@ -11,9 +11,13 @@ when the file's, rounded to as many digits, is the same.
 
 In the sections *What we found* every sentence has a link into ``figures/`` or
 ``results/``, and a number with a point or a percent sign is such a link or stands in
-backticks: as a setting, which is not measured.
+backticks: as a setting, which is not measured. The same holds for the cell
+``sentences`` with which each notebook in ``notebooks/papers`` closes that has committed
+files; what it says of seeds and of rounds is what its provenance says.
 """
 
+import json
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -30,6 +34,9 @@ LINK = re.compile(r'\[([^]]+)\]\(([^) ]+)(?: "([^"]+)")?\)')
 NUMBER = re.compile(r"[-−+]?\d[\d,]*(?:\.\d+)?")
 MEASURED = re.compile(r"\d+\.\d+|\d+ ?%|\d+ points?\b|\d+ dB\b")
 PLACES = ("figures/", "results/")
+NOTEBOOKS, KEPT = "notebooks/papers", "figures/cpu"
+SENTENCES = "sentences"  # id of the cell that is written by hand
+SEEDS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5}
 
 
 class Claim(NamedTuple):
@@ -108,6 +115,31 @@ def wrong(root: Path, claim: Claim) -> str:
     return "" if near else f"the file has {there:.10g}"
 
 
+def refreshed(text: str, folder: str, root: Path = ROOT) -> str:
+    """Return a text with the numbers of its links as the files have them now.
+
+    Digits, signs and units stay as they are written; ``?`` becomes a number with one
+    digit behind the point. What no file has is left.
+    """
+
+    def mended(found: re.Match) -> str:
+        words, target, title = found.groups()
+        if not title:
+            return found[0]
+        text = words if NUMBER.search(words) else words.replace("?", "0.0")
+        claim = Claim(text, os.path.normpath(Path(folder, target)), title)
+        try:
+            _, digits = told(text)
+            there = f"{number(root, claim):{',' * (',' in text)}.{digits}f}"
+        except ValueError:
+            return found[0]
+        if "−" in text or ("-" not in text and there.startswith("-")):
+            there = there.replace("-", "−")
+        return f'[{NUMBER.sub(there, text)}]({target} "{title}")'
+
+    return LINK.sub(mended, text)
+
+
 def found_in(page: str) -> Iterator[str]:
     """Yield the paragraphs and list items of the sections *What we found*."""
     for section in page.split(FOUND)[1:]:
@@ -133,23 +165,82 @@ def loose(sentence: str) -> list[str]:
     return MEASURED.findall(rest)
 
 
-def problems(root: Path = ROOT) -> list[str]:
-    """Return in words all that is wrong with the two pages."""
-    pages = [path.read_text("utf-8") for path in (root / README, root / PAGE)]
-    found = [
-        f"{claim.text} ({claim.file}, {claim.title}): {wrong(root, claim)}"
-        for page in pages
-        for claim in claims(page)
-        if wrong(root, claim)
-    ]
-    page = pages[-1]
-    for part in found_in(page):
+def sentences_of(notebook: dict) -> str:
+    """Return what a notebook closes with, as far as it is written by hand."""
+    cells = [c for c in notebook["cells"] if c.get("id") == SENTENCES]
+    return "".join("".join(cell["source"]) for cell in cells)
+
+
+def from_root(text: str, folder: str) -> str:
+    """Return a text whose links begin at the repository in place of a folder."""
+
+    def mended(found: re.Match) -> str:
+        words, target, title = found.groups()
+        if re.match(r"[a-z]+:", target):
+            return found[0]
+        there = os.path.normpath(Path(folder, target)).replace(os.sep, "/")
+        return f"[{words}]({there}" + (f' "{title}")' if title else ")")
+
+    return LINK.sub(mended, text)
+
+
+def unsaid(text: str, about: dict) -> list[str]:
+    """Return what a text says of seeds and rounds that its provenance does not."""
+    notes = " ".join(note["text"] for note in about["notes"])
+    found = []
+    for word in re.findall(rf"\b({'|'.join(SEEDS)}) seeds?\b", text.lower()):
+        if SEEDS[word] != len(about["seeds"]):
+            found.append(f"{word} seeds, not {len(about['seeds'])}")
+    for cut in re.findall(r"\d+ of \d+ (?:rounds|local epochs)", text):
+        if cut not in notes:
+            found.append(f"{cut}, of which the provenance says nothing")
+    return found
+
+
+def _unborne(parts: Iterator[str] | list[str], root: Path) -> Iterator[str]:
+    """Yield in words which sentences of paragraphs rest on no file, or on none here."""
+    for part in parts:
         for sentence in sentences(part):
             places = [file for _, file, _ in LINK.findall(sentence)]
-            found += [f"no such file: {f}" for f in places if not (root / f).exists()]
-            found += [f"no file behind {n!r}: {sentence}" for n in loose(sentence)]
+            yield from (f"no such file: {f}" for f in places if not (root / f).exists())
+            yield from (f"no file behind {n!r}: {sentence}" for n in loose(sentence))
             if not any(place.startswith(PLACES) for place in places):
-                found.append(f"no artefact: {sentence}")
+                yield f"no artefact: {sentence}"
+
+
+def _false(text: str, root: Path) -> list[str]:
+    """Return the numbers of a text that their files do not have."""
+    return [
+        f"{claim.text} ({claim.file}, {claim.title}): {wrong(root, claim)}"
+        for claim in claims(text)
+        if wrong(root, claim)
+    ]
+
+
+def of_notebook(name: str, root: Path = ROOT) -> list[str]:
+    """Return in words all that is wrong with the end of a notebook, ``fedmps/fig3``."""
+    path = root / NOTEBOOKS / f"{name}.ipynb"
+    kept = root / KEPT / f"{name}.json"
+    text = sentences_of(json.loads(path.read_text("utf-8")))
+    if bool(text) != kept.exists():
+        lacks = f"no cell {SENTENCES!r}" if kept.exists() else "sentences of nothing"
+        return [f"{lacks}, {KEPT}/{name}.json is {'' if kept.exists() else 'not '}here"]
+    if not text:
+        return []
+    text = from_root(text, f"{NOTEBOOKS}/{name.partition('/')[0]}")
+    parts = [" ".join(part.split()) for part in re.split(r"\n\s*\n", text)]
+    about = json.loads(kept.read_text("utf-8"))
+    return [*_false(text, root), *_unborne(parts, root), *unsaid(text, about)]
+
+
+def problems(root: Path = ROOT) -> list[str]:
+    """Return in words all that is wrong with README, the page and the notebooks."""
+    readme, page = ((root / name).read_text("utf-8") for name in (README, PAGE))
+    found = [*_false(readme, root), *_false(page, root)]
+    found += _unborne(found_in(page), root)
+    for path in sorted((root / NOTEBOOKS).glob("*/*.ipynb")):
+        name = f"{path.parent.name}/{path.stem}"
+        found += [f"{name}: {each}" for each in of_notebook(name, root)]
     return found
 
 

@@ -71,22 +71,19 @@ def linked(text: str, folder: str) -> str:
 
 
 def artefact(name: str) -> str:
-    """Return the page of a table or figure: its notebook's claim, and what is kept."""
+    """Return the page of a table or figure: its notebook's claim and end, its files.
+
+    The picture of the end is left to the files, which have them all.
+    """
     notebook = json.loads(
         (paths.NOTEBOOKS / "papers" / f"{name}.ipynb").read_text("utf-8")
     )
+    texts = {cell["id"]: "".join(cell["source"]) for cell in notebook["cells"]}
+    ends = (texts.get(each, "") for each in printed.CLOSING)
     parts = ["".join(notebook["cells"][0]["source"])]
-    base = ROOT / KEPT / name
-    about = base.with_suffix(".json")
-    if about.exists():
-        parts += _found(name, json.loads(about.read_text("utf-8")))
-        parts += _shown(base)
-    else:
-        parts.append(
-            ":::{note}\nNot run on real data yet. `fedlib estimate "
-            f"{name} --preset cpu` says how many\nruns this takes and how long they "
-            "are on a machine; for the full size it is\n`--preset paper`.\n:::"
-        )
+    parts += [re.sub(r"^!\[.*\n\n", "", text, flags=re.M) for text in ends if text]
+    if shown := _shown(ROOT / KEPT / name):
+        parts += ["## What is kept", *shown]
     commands = [
         f"fedlib rebuild {name} --preset quick   # embedded digits",
         f"fedlib rebuild {name} --preset cpu     # real data",
@@ -99,21 +96,6 @@ def artefact(name: str) -> str:
             text = file.read_text("utf-8").strip()
             parts.append(f"Settings of the preset `{preset}`:\n\n```yaml\n{text}\n```")
     return "\n\n".join(parts) + "\n"
-
-
-def _found(name: str, about: dict) -> list[str]:
-    data = ", ".join(sorted({each["title"] for each in about["data"]}))
-    rounds = sum(run["rounds"] for run in about["runs"])
-    seeds = ", ".join(map(str, about["seeds"]))
-    told = [
-        f"Preset `cpu`, {data}: {len(about['runs'])} runs, {rounds:,} rounds in all"
-    ]
-    told[0] += f", seeds {seeds}." if seeds else "."
-    told += [note["text"] + "." for note in about["notes"]]
-    paper = name.partition("/")[0]
-    if paper not in FOLDERS:
-        told.append(f"[What it says of the paper](../../../REPRODUCTION.md#{paper}).")
-    return ["## What came out", "\n".join(f"- {line}" for line in told)]
 
 
 def _shown(base: Path) -> list[str]:

@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 from fedlib.support import paths
 
+# Ids of the cells with which a notebook closes: written by a tool, and by hand.
+CLOSING = ("what-we-saw", "sentences")
+
 
 class Elsewhere(NamedTuple):
     """A printed figure or table that has no notebook of its own."""

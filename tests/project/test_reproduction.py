@@ -1,6 +1,7 @@
-"""The sentences of REPRODUCTION.md stand in files that are there, and say the same."""
+"""The sentences of page and notebooks rest on files that say the same."""
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 
@@ -134,3 +135,82 @@ def test_a_published_run_is_an_artefact_and_a_title_may_hold_a_full_stop(tmp_pat
     text = 'It [77.8](figures/cpu/a.csv "best; method=local") holds. So [it](%s) is.'
     assert page(tmp_path, text % FILE) == []
     assert tool.sentences('A [1](b "c. D") e. F g.') == ['A [1](b "c. D") e.', "F g."]
+
+
+UP = "../../../figures/cpu/a.csv"
+ABOUT = {
+    "seeds": [0, 1, 2],
+    "notes": [{"kind": "reduced", "text": "reduced budget: mnist, 10 of 80 rounds"}],
+}
+
+
+def end(root: Path, said: str, about: dict | None = ABOUT) -> list[str]:
+    """Write a notebook that closes with a sentence and return what is wrong with it."""
+    (root / "figures/cpu/gfpl").mkdir(parents=True, exist_ok=True)
+    (root / FILE).write_text(TABLE)
+    if about is not None:
+        (root / "figures/cpu/gfpl/fig9.json").write_text(json.dumps(about))
+    (root / "notebooks/papers/gfpl").mkdir(parents=True, exist_ok=True)
+    cells = [{"id": "cell-00", "source": ["99.9 %"]}]
+    cells += [{"id": tool.SENTENCES, "source": said.splitlines(True)}] if said else []
+    path = root / "notebooks/papers/gfpl/fig9.ipynb"
+    path.write_text(json.dumps({"cells": cells}))
+    return tool.of_notebook("gfpl/fig9", root)
+
+
+def test_a_notebook_s_sentences_are_held_to_files_beside_it(tmp_path):
+    assert end(tmp_path, link("77.8", "best; method=local", UP)) == []
+    two = link("77.8", "best; method=local", UP) + f" See\n[it]({UP}).\n\n[Too]({UP})."
+    assert end(tmp_path, two) == []
+    assert end(tmp_path, f"Three seeds, 10 of 80 rounds: [it]({UP}).") == []
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (link("77.9", "best; method=local", UP), "the file has 77.84"),
+        (link("77.8", "best; method=local", FILE), "no such file"),
+        (f"See [it]({UP}). It is better.", "no artefact: It is better."),
+        (f"See [it]({UP}), 2.2 points ahead.", "no file behind '2.2'"),
+        (f"One seed: [it]({UP}).", "one seeds, not 3"),
+        (f"Over five seeds [it]({UP}).", "five seeds, not 3"),
+        (f"After 10 of 100 rounds [it]({UP}).", "10 of 100 rounds, of which the"),
+        (f"Of 1 of 5 local epochs [it]({UP}).", "1 of 5 local epochs, of which"),
+        ("", "no cell 'sentences'"),
+    ],
+)
+def test_what_a_notebook_s_end_gets_wrong_is_named(tmp_path, said, why):
+    assert any(why in problem for problem in end(tmp_path, said))
+
+
+def test_a_notebook_without_committed_files_says_nothing_of_them(tmp_path):
+    assert end(tmp_path, "", None) == []
+    (problem,) = end(tmp_path, "It [is](x).", None)
+    assert "sentences of nothing" in problem
+
+
+def test_a_notebook_that_is_wrong_fails_the_page(tmp_path):
+    assert end(tmp_path, link("77.9", "best; method=local", UP)) != []
+    (problem,) = page(tmp_path, link("77.8", "best; method=local"))
+    assert problem.startswith("gfpl/fig9: 77.9")
+
+
+@pytest.mark.parametrize(
+    ("text", "title", "wanted"),
+    [
+        ("12.3", "best; method=local", "77.8"),
+        ("12 dB", "best; method=local", "78 dB"),
+        ("? points", "best; method=local", "77.8 points"),
+        ("1,000.0", "best*100; method=local", "7,784.0"),
+        ("2.20", "best; method=fedmps; rule=head less method=local", "−1.09"),
+        ("-2.2", "best; method=fedmps; rule=head less method=local", "-1.1"),
+        ("0.1 to 0.2", "best; method=local", "0.1 to 0.2"),
+        ("1", "best; method=fedavg", "1"),
+    ],
+)
+def test_numbers_are_refreshed_as_they_are_written(tmp_path, text, title, wanted):
+    (tmp_path / "figures/cpu").mkdir(parents=True)
+    (tmp_path / FILE).write_text(TABLE)
+    new = tool.refreshed(link(text, title, UP), "notebooks/papers/gfpl", tmp_path)
+    assert new == link(wanted, title, UP)
+    assert tool.refreshed(f"See [it]({UP}), 5 %.", "x", tmp_path).endswith("), 5 %.")

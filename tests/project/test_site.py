@@ -32,7 +32,7 @@ def test_every_artefact_has_a_page_in_its_paper_s_contents(site):
         page = (site / "notebooks/papers" / f"{name}.md").read_text("utf-8")
         assert f"fedlib rebuild {name} --preset quick" in page
         run = (paths.ROOT / "figures/cpu" / f"{name}.json").exists()
-        assert ("Not run on real data yet" in page) != run
+        assert ("**Not run** on real data yet" in page) != run
         contents = (site / "notebooks/papers" / paper / "index.md").read_text("utf-8")
         assert own in contents.splitlines()
 
@@ -43,7 +43,9 @@ def test_a_page_shows_what_is_kept(site):
     assert (paths.ROOT / "figures/cpu/fedmps/table3.md").read_text(
         "utf-8"
     ) in page + "\n"
-    assert "reduced budget: cifar10, 100 of 500 rounds" in page
+    assert "Reduced: cifar10, 100 of 500 rounds" in page
+    assert "\n\nCIFAR-10, 100 of 500 rounds, one seed: by the paper's rule" in page
+    assert page.count("table3_curves_fair.png)") == 1
 
 
 def test_links_hold(site):
