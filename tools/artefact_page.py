@@ -46,7 +46,15 @@ def _row(name: str) -> str:
 
 
 def _link(text: str, file: Path) -> str:
-    return f"[{text}](../{file.relative_to(paths.ROOT).as_posix()})"
+    """Return a link; a picture's says what it shows."""
+    place = file.relative_to(paths.ROOT)
+    told = ""
+    if file.suffix == ".png":
+        words = printed.described(
+            place.relative_to("figures").with_suffix("").as_posix()
+        )
+        told = f' "{words}"'
+    return f"[{text}](../{place.as_posix()}{told})"
 
 
 def page() -> str:

@@ -105,7 +105,8 @@ def _shown(base: Path) -> list[str]:
     for stem in stems:
         files = {file.suffix: file for file in _files(base) if file.stem == stem}
         if ".png" in files:
-            parts.append(f"![{stem}]({near}/{stem}.png)")
+            told = printed.described(f"cpu/{base.parent.name}/{stem}")
+            parts.append(f"![{told}]({near}/{stem}.png)")
         if ".md" in files:
             table = files[".md"].read_text("utf-8").strip()
             if len(table) < LONGEST:

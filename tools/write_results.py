@@ -7,6 +7,7 @@ import pandas as pd
 
 from fedlib.draw.tables import escape_markdown, markdown_table
 from fedlib.papers import PAPERS
+from fedlib.rebuild.printed import described
 from fedlib.registry import title
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -63,17 +64,12 @@ def _board(root: Path, name: str) -> str:
     return (root / BOARD / f"{name}.md").read_text("utf-8")
 
 
-def _pictures(root: Path) -> str:
-    papers = sorted((root / BOARD).glob("papers_*.png"))
-    return ", ".join(
-        f"[{path.stem.removeprefix('papers_')}]({path.relative_to(root).as_posix()})"
-        for path in papers
-    )
-
-
 def sections(root: Path = ROOT) -> dict[str, dict[str, str]]:
     """Return the sections of each page, by the names between their marks."""
-    states = f"{_board(root, 'papers')}\nField by field: {_pictures(root)}.\n"
+    alt = described("cpu/scoreboard/papers_board")
+    states = (
+        f"{_board(root, 'papers')}\n![{alt}]({BOARD.as_posix()}/papers_board.png)\n"
+    )
     numbers = _board(root, "papers_ran")
     folded = f"<details><summary>All of them</summary>\n\n{numbers}\n</details>\n"
     page = {

@@ -7,8 +7,6 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -52,7 +50,7 @@ def heat(
         Whether a single panel takes the full page instead of one column.
     """
     tables = _tables(partitions, labels)
-    top = max(1, *(int(table.max()) for table in tables.values()))
+    norm = plot.shades(tables.values(), 1.0)
     most = max(table.shape[1] for table in tables.values())
     if class_names is not None and len(class_names) != most:
         raise ValueError(f"class_names: got {len(class_names)} names, expected {most}")
@@ -68,22 +66,16 @@ def heat(
         plot.cells(
             ax,
             table,
-            top,
+            norm,
             lines=0.3 if max(table.shape) < FINE else 0,
             columns=names[:classes],
             steps=(math.ceil(clients / 20), step),
         )
         ax.set_title(title)
-    fig.colorbar(
-        ScalarMappable(Normalize(0, top), plot.COUNTS),
-        ax=axes,
-        label="Training samples",
-        aspect=30,
-        pad=0.02,
-    ).outline.set_visible(False)  # pyright: ignore[reportCallIssue]
+    plot.shade_bar(fig, axes, norm, "Training samples")
     if write:
         across = [table.T for table in tables.values()]
-        plot._write_counts(fig, axes, across, float(top))
+        plot._write_counts(fig, axes, across, norm)
     rows = [
         (name, client, c, int(value))
         for name, table in tables.items()

@@ -11,6 +11,7 @@ from typing import Any
 import matplotlib as mpl
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from fedlib.draw import plot
@@ -69,8 +70,12 @@ def lines(
         ylabel=ylabel,
         longest=max(len(s.label) for s in look.values()),
     )
+    several = df[panel].nunique() > 1
+    titles = [str(names.get(title, title)) for (title, _), _ in panels]
+    drawn_in = [part[y] for _, part in panels]
+    alike = plot.compare(axes, titles if several else [""] * len(titles), drawn_in)
     handles = {}
-    for ax, ((title, swept), part) in zip(axes, panels, strict=True):
+    for ax, title, ((_, swept), part) in zip(axes, titles, panels, strict=True):
         values = list(dict.fromkeys(part[x]))
         numbers = all(isinstance(v, int | float) for v in values)
         place = {v: v if numbers else i for i, v in enumerate(values)}
@@ -88,12 +93,10 @@ def lines(
                 marker=s.marker,
                 linestyle=s.line,
                 linewidth=s.width,
-                markersize=6.5 if s.marker == "*" else 4,
-                markeredgecolor="white",
-                markeredgewidth=0.4,
                 elinewidth=0.8,
                 capsize=2,
                 zorder=3 if s.line == "-" else 2,
+                **s.marks,
             )
         if numbers and _logarithmic(values):
             ax.set_xscale("log")
@@ -101,15 +104,74 @@ def lines(
         shown = values if len(values) <= 8 else values[:: math.ceil(len(values) / 8)]
         labels = [f"{v:g}" if numbers else str(v) for v in shown]
         ax.set_xticks([place[v] for v in shown], labels)
-        ax.set_xlabel(names.get(swept, swept))
-        ax.set_title(names.get(title, title) if df[panel].nunique() > 1 else "")
+        ax.set_xlabel(plot.words(str(names.get(swept, swept))))
+        ax.set_title(plot.words(title) if several else "")
         ax.grid(axis="y")
         if percent:
             ax.yaxis.set_major_formatter(FuncFormatter(plot.in_percent))
+    for places in [] if percent else alike:
+        here = pd.concat([panels[i][1] for i in places])
+        plot.spread_out(axes[places[0]], [part for _, part in here.groupby(line)[y]])
     fig.legend(
         handles=[handles[n] for n in order], loc="outside lower center", ncols=columns
     )
     kept += [y, *(c for c in ("sd",) if c in df)]
+    return fig, df.loc[:, kept].reset_index(drop=True)
+
+
+@mpl.rc_context(RC)
+def dots(
+    df: pd.DataFrame, *, row: str, x: str, group: str, xlabel: str
+) -> tuple[Figure, pd.DataFrame]:
+    """Draw a row of dots per name on a logarithmic axis, one dot per group.
+
+    It takes the place of bars where numbers span powers of ten.
+
+    Parameters
+    ----------
+    df : DataFrame
+        Columns ``row``, ``x`` (above 0) and ``group``; the returned numbers keep them.
+
+    Raises
+    ------
+    ValueError
+        Missing columns, doubled rows, or a number that has no logarithm.
+    """
+    plot.require(df, [row, x, group], [row, group])
+    if not (df[x] > 0).all():
+        raise ValueError(f"df: got {df[x].min()} as least {x}, expected above 0")
+    names, groups = (list(dict.fromkeys(df[c])) for c in (row, group))
+    look, place = plot.styles(names), {name: i for i, name in enumerate(names)}
+    fig, (ax,), columns = plot.panel_axes(
+        1, 0.6 + 0.17 * len(names), len(groups), xlabel=xlabel
+    )
+    ax.set_xscale("log")
+    ax.grid(axis="x")
+    for i, name in enumerate(groups):
+        mine = df[df[group] == name]
+        colours = [look[n].colour for n in mine[row]]
+        faces = colours if i == 0 else ["white"] * len(mine)
+        marker = plot.MARKERS[i]
+        at = [place[n] + 0.24 * (i - (len(groups) - 1) / 2) for n in mine[row]]
+        look_of = {"marker": marker, "edgecolors": colours, "zorder": 3}
+        ax.scatter(mine[x], at, 18, faces, **look_of)
+    handles = [
+        Line2D(
+            [],
+            [],
+            linestyle="",
+            color="0.3",
+            marker=plot.MARKERS[i],
+            markerfacecolor="0.3" if i == 0 else "white",
+            label=plot.words(str(name)),
+        )
+        for i, name in enumerate(groups)
+    ]
+    ax.set_yticks(range(len(names)), [look[name].label for name in names])
+    ax.tick_params(axis="y", length=0)
+    ax.set_ylim(len(names) - 0.4, -0.6)
+    fig.legend(handles=handles, loc="outside lower center", ncols=columns)
+    kept = [c for c in df if c in (row, group, x)]
     return fig, df.loc[:, kept].reset_index(drop=True)
 
 
@@ -123,13 +185,15 @@ def planes(
     ----------
     df : DataFrame
         Columns panel, x, y, label (class) and, optionally, kind ("sample" or
-        "prototype").
+        "prototype") and domain, of which each has a marker; a prototype's is empty.
     """
     panels = list(df.groupby("panel", sort=False))
     classes = sorted(df["label"].unique())
+    domains = list(dict.fromkeys(df["domain"])) if "domain" in df else []
+    domains = [name for name in domains if name]
     fig, axes, _ = plot.panel_axes(len(panels), 2.4, min(len(classes), 12), wide=True)
     for ax, (title, part) in zip(axes, panels, strict=True):
-        plot.embedded(ax, part, classes, 7)
+        plot.embedded(ax, part, classes, 7, domains=domains)
         ax.set_title(str(title))
         ax.set_aspect("equal", "datalim")
     if len(classes) <= 26:
@@ -138,5 +202,6 @@ def planes(
             "columnspacing": 0.7,
             "ncols": min(len(classes), 12),
         }
-        plot.class_legend(fig, classes, class_names, loc="outside lower center", **look)
+        look["loc"] = "outside lower center"
+        plot.class_legend(fig, classes, class_names, domains, **look)
     return fig, df.reset_index(drop=True)

@@ -35,7 +35,8 @@ def grid(
     Parameters
     ----------
     df : DataFrame
-        Columns ``row``, ``column`` (their titles), label (class), x and y.
+        Columns ``row``, ``column`` (their titles), label (class), x, y and, optionally,
+        kind ("sample" or "prototype", an outlined star).
     class_names : list of str, optional
     row, column : str
         Names of columns of ``df``; the returned numbers keep them.
@@ -58,4 +59,5 @@ def grid(
     look = {"handletextpad": 0.1, "columnspacing": 0.7}
     look["ncols"] = min(len(classes), IN_A_ROW)
     plot.class_legend(fig, classes, class_names, loc="outside lower center", **look)
-    return fig, df[[row, column, "label", "x", "y"]].reset_index(drop=True)
+    kept = [row, column, "label", *(["kind"] if "kind" in df else []), "x", "y"]
+    return fig, df[kept].reset_index(drop=True)

@@ -2,10 +2,13 @@
 
 Every drawing function returns the figure and a table with exactly what is in it.
 Colours are safe for colour-blind readers; marker and line alone, without colour, tell
-any two methods apart.
+any two methods apart. A method looks alike in every figure, its variants have its
+colour, and controls are grey.
 """
 
 import math
+import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +20,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import ListedColormap, Normalize
+from matplotlib.colors import ListedColormap, Normalize, to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
@@ -71,6 +74,17 @@ class Style(NamedTuple):
     colour: str
     marker: str
     line: Line
+    hollow: bool = False  # a variant's marker is white inside
+
+    @property
+    def marks(self) -> dict[str, Any]:
+        """How matplotlib draws the marker; hollow, it has the method's colour round."""
+        return {
+            "markersize": 6.5 if self.marker == "*" else 4,
+            "markerfacecolor": "white" if self.hollow else self.colour,
+            "markeredgecolor": self.colour if self.hollow else "white",
+            "markeredgewidth": 0.8 if self.hollow else 0.4,
+        }
 
     @property
     def width(self) -> float:
@@ -94,22 +108,24 @@ BASELINES: list[tuple[str, str, Line]] = [
     (ORANGE, "p", DASH),
     (OLIVE, ">", DASH),
     (BLUE, "X", DASH),
-    (RED, "o", DASHDOT),
-    (WINE, "P", DOT),
+    (RED, "D", DASHDOT),
+    (WINE, "X", DOT),
     (RED, "p", DASHDOT),
     (PURPLE, ">", DASHDOT),
     (OLIVE, "h", DASHDOTDOT),
     (PURPLE, "P", DASHDOT),
-    (ORANGE, "p", DASHDOTDOT),
+    (ORANGE, "s", DASHDOTDOT),
     (GREEN, ">", DOT),
     (GREEN, "P", DASHDOTDOT),
-    (ORANGE, "p", DOT),
-    (PURPLE, ">", DASHDOTDOT),
+    (ORANGE, "^", DOT),
+    (PURPLE, "p", DASHDOTDOT),
     (RED, "s", DASHDOT),
     (GREEN, "D", DASH),
     (WINE, "s", DOT),
 ]
-# For classes, and for variants that are not a method of their own.
+# What a result is compared with, and is no result: grey in every figure.
+CONTROLS = {"Another image", "Chance", "Class mean", "Real, to another one"}
+# For classes, and for runs that are no method's.
 CYCLE = [BLUE, RED, GREEN, PURPLE, ORANGE, SKY, WINE, OLIVE, BLACK, GREY]
 MARKERS = "osD^vPX<>d"
 LINES: list[Line] = [DASH, DOT, DASHDOT, DASHDOTDOT]
@@ -144,22 +160,145 @@ def style(method: str) -> Style:
     return Style(registry.title(method), colour, marker, line)
 
 
+def tint(colour: str, strength: int) -> str:
+    """Return a colour, or at strength 1 the lighter one of a method's next variant."""
+    rgb = np.array(to_rgb(colour))
+    return to_hex(rgb + 0.35 * strength * (1 - rgb))
+
+
+def family(name: str) -> str | None:
+    """Return the method that a name is of: its own, or the title that it begins with.
+
+    ``fedpa``, ``FedPA (reference)`` and ``FedPA, squared`` are all ``fedpa``'s.
+    """
+    if name in registry.METHODS:
+        return name
+    titles = {registry.title(method): method for method in registry.METHODS}
+    first = re.match(r"\w+", name)
+    return titles.get(first[0]) if first else None
+
+
 def styles(names: Iterable[Any]) -> dict[str, Style]:
-    """Return the style of each method; a variant gets a colour not yet taken."""
+    """Return the style of each name: a method's own, or one that follows from it.
+
+    A variant has its method's colour, every other one lighter, and a hollow marker and
+    a line of its own; controls are grey. What is no method's gets a colour that nobody
+    else has.
+    """
     names = list(names)
-    taken = {style(name).colour for name in names if name in registry.METHODS}
-    free = [i for i, colour in enumerate(CYCLE) if colour not in taken]
+    found = {name: style(name) for name in names if name in registry.METHODS}
+    of = {name: family(str(name)) for name in names}
+    own = {name: style(method).colour for name, method in of.items() if method}
+    own |= dict.fromkeys(CONTROLS.intersection(names), GREY)
+    free = [i for i, colour in enumerate(CYCLE) if colour not in own.values()]
     free += [i for i in range(len(CYCLE)) if i not in free]
-    found, others = {}, 0
-    for name in names:
-        if name in registry.METHODS:
-            found[name] = style(name)
+    lines = LINES if any(of.values()) else ["-", *LINES]
+    others = 0
+    for name in (name for name in names if name not in found):
+        taken = [(s.marker, s.line) for s in found.values()]
+        if name in own:
+            shift = sum(of[other] == of[name] for other in found)
+            colour, order = tint(own[name], shift % 2), MARKERS
+            avoid = [style(method).line] if (method := of[name]) else []
+            patterns = [line for line in LINES if line not in avoid]
         else:
             at = free[others % len(free)]
-            line = LINES[others // len(free) % len(LINES)]
-            found[name] = Style(str(name), CYCLE[at], MARKERS[at], line)
+            colour, order = CYCLE[at], MARKERS[at:] + MARKERS[:at]
+            patterns, shift = lines, others
             others += 1
-    return found
+        used = [s.marker for s in found.values()]
+        marker = min(order, key=used.count)
+        turn = [patterns[(shift + i) % len(patterns)] for i in range(len(patterns))]
+        line = next((each for each in turn if (marker, each) not in taken), turn[0])
+        hollow = name in own and name not in CONTROLS
+        found[name] = Style(words(str(name)), colour, marker, line, hollow)
+    return {name: found[name] for name in names}
+
+
+# What a run's switches are called in pictures; others lose their underscores.
+SWITCHES = {
+    "clip": "clipped at {}",
+    "hpal=raw_sum": "raw",
+    "learning_rate": "rate {}",
+    "po_dist=mse": "squared",
+}
+
+
+def words(name: str) -> str:
+    """Return a name of code in words: ``hpal=raw_sum`` is ``raw``."""
+
+    def told(found: re.Match) -> str:
+        switch, value = found.groups()
+        value = re.sub(r"\.0$", "", value)
+        plain = f"{switch} {{}}"
+        said = SWITCHES.get(found[0], SWITCHES.get(switch, plain)).format(value)
+        return said.replace("_", " ")
+
+    said = re.sub(r"(\w+)=([\w.+-]+)", told, name)
+    return said if "$" in said else re.sub(r"(?<=\w)_(?=\w)", " ", said)
+
+
+HUNDREDFOLD = 100.0  # from where on the smaller of two curves is not seen beside it
+
+
+ROOM = 4.0  # how much of its height a panel may lose to an axis that it shares
+
+
+def compare(
+    axes: Sequence[Axes], titles: Sequence[Any], numbers: Sequence[Any]
+) -> list[list[int]]:
+    """Let panels of one quantity share their vertical axis, and return them together.
+
+    What a panel's title has before the first comma says what it measures: ``Gap of
+    anchors, before`` and ``Gap of anchors, after`` are one, as are panels of one data
+    set at several settings. Panels whose numbers would then have less than a quarter of
+    the height keep their own axis.
+
+    Parameters
+    ----------
+    titles, numbers : list
+        Of each panel its title, and what it draws.
+    """
+    found: dict[Any, list[int]] = {}
+    for place, title in enumerate(titles):
+        found.setdefault(str(title).partition(",")[0], []).append(place)
+    groups = []
+    for places in found.values():
+        values = [np.asarray(numbers[i], float) for i in places]
+        values = [each[np.isfinite(each)] for each in values]
+        spans = [np.ptp(each) for each in values if each.size]
+        whole = np.ptp(np.concatenate(values))
+        if not spans or whole > ROOM * min(spans):
+            groups += [[place] for place in places]
+            continue
+        groups.append(places)
+        for place in places[1:]:
+            axes[place].sharey(axes[places[0]])
+            axes[place].tick_params(labelleft=True)
+    return groups
+
+
+def spread_out(ax: Axes, lines: Iterable[Any]) -> None:
+    """Make the vertical axis logarithmic where two lines differ a hundredfold.
+
+    They do by their medians. An axis with zeros is linear below the least number above
+    0; one with negative numbers stays as it is.
+    """
+    arrays = [np.asarray(line, float) for line in lines]
+    numbers = [array[np.isfinite(array)] for array in arrays]
+    every = np.concatenate(numbers or [np.empty(0)])
+    medians = np.array([np.median(each) for each in numbers if each.size])
+    above = medians[medians > 0]
+    if not every.size or every.min() < 0 or above.size < 2:
+        return
+    if above.max() / above.min() < HUNDREDFOLD:
+        return
+    if every.min() > 0:
+        ax.set_yscale("log")
+    else:
+        least = 10.0 ** math.floor(math.log10(every[every > 0].min()))
+        ax.set_yscale("symlog", linthresh=least)
+        ax.set_ylim(bottom=0)
 
 
 def in_percent(value: float, _: int) -> str:
@@ -197,6 +336,7 @@ def panel_axes(
     fit = 3 if width == COLUMN else 6
     fit = min(fit, int(width / (0.42 + 0.055 * longest)))  # handle and letters, inches
     columns = min(fit, legend) or 1
+    columns = math.ceil(legend / math.ceil(legend / columns)) if legend else 1
     down = math.ceil(panels / across)
     total = height * down + 0.16 * math.ceil(legend / columns)
     fig, grid = plt.subplots(
@@ -246,6 +386,8 @@ def curves(
     fig, axes, columns = panel_axes(
         len(panels), 2.2, len(order), xlabel=xlabel, ylabel=ylabel, longest=longest
     )
+    drawn_in = [whole.loc[whole[panel] == title, y] for title in panels]
+    alike = compare(axes, panels, drawn_in)
     handles = {}
     for ax, title in zip(axes, panels, strict=True):
         for place, name in enumerate(order):
@@ -263,10 +405,8 @@ def curves(
                 linestyle=s.line,
                 linewidth=s.width,
                 markevery=(place * step // len(order), step),
-                markersize=6.5 if s.marker == "*" else 4,
-                markeredgecolor="white",
-                markeredgewidth=0.4,
                 zorder=3 if s.line == "-" else 2,
+                **s.marks,
             )
             if "sd" in part:
                 low, high = part[y] - part["sd"], part[y] + part["sd"]
@@ -277,7 +417,11 @@ def curves(
         ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         if percent:
             ax.yaxis.set_major_formatter(FuncFormatter(in_percent))
-        ax.set_title(str(title))
+        ax.set_title(words(str(title)))
+    for places in [] if percent else alike:
+        here = whole[whole[panel].isin([panels[i] for i in places])]
+        each = [part for _, part in here.groupby([panel, line])[y]]
+        spread_out(axes[places[0]], each)
     fig.legend(
         handles=[handles[n] for n in order], loc="outside lower center", ncols=columns
     )
@@ -296,17 +440,35 @@ def _counts(counts: Any, name: str) -> np.ndarray:
     return array
 
 
+def shades(arrays: Iterable[np.ndarray], least: float = 0.0) -> Normalize:
+    """Return what counts' shades stand for, so that they show what differs.
+
+    From 0, or, where no count above 0 is below half of the largest, from the smallest
+    of them; one number alone is as dark as the largest.
+
+    Parameters
+    ----------
+    least : float
+        What the largest is at least.
+    """
+    every = np.concatenate([np.ravel(each).astype(float) for each in arrays])
+    above = every[every > 0]
+    top = max(least, float(above.max(initial=0)))
+    low = float(above.min(initial=np.inf))
+    return Normalize(low if top / 2 < low < top else 0.0, top)
+
+
 def cells(
     ax: Axes,
     table: Any,
-    top: float,
+    norm: Normalize,
     *,
     lines: float = 0.3,
     rows: Sequence[Any] | None = None,
     columns: Sequence[Any] | None = None,
     steps: tuple[int, int] = (1, 1),
 ) -> None:
-    """Draw numbers ``[rows, columns]`` from 0 to ``top`` as shades; 0 stays blank.
+    """Draw numbers ``[rows, columns]`` as shades of ``norm``; 0 stays blank.
 
     Parameters
     ----------
@@ -325,8 +487,7 @@ def cells(
     sns.heatmap(
         frame,
         mask=frame.to_numpy() == 0,
-        vmin=0,
-        vmax=top,
+        norm=norm,
         cmap=COUNTS,
         cbar=False,
         linewidths=lines,
@@ -340,12 +501,21 @@ def cells(
     sns.despine(ax=ax, top=False, right=False)
 
 
+def shade_bar(fig: Figure, axes: list[Axes], norm: Normalize, label: str) -> None:
+    """Draw beside the panels what their shades stand for."""
+    bar = fig.colorbar(
+        ScalarMappable(norm, COUNTS), ax=axes, label=label, aspect=30, pad=0.02
+    )
+    bar.ax.yaxis.set_major_locator(MaxNLocator(6, integer=True))
+    bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
+
+
 def _write_counts(
-    fig: Figure, axes: list[Axes], arrays: list[np.ndarray], top: float
+    fig: Figure, axes: list[Axes], arrays: list[np.ndarray], norm: Normalize
 ) -> None:
     """Write the counts into all panels if they fit at a legible size."""
     fig.draw_without_rendering()  # the layout is known only now
-    digits, size = len(f"{top:.0f}"), 7.0
+    digits, size = len(f"{norm.vmax:.0f}"), 7.0
     for ax, array in zip(axes, arrays, strict=True):
         box = ax.get_window_extent()
         wide = 72 / fig.dpi * box.width / array.shape[0]
@@ -361,7 +531,7 @@ def _write_counts(
                     label + 0.5,
                     f"{value:.0f}",
                     fontsize=size,
-                    color="white" if value > 0.6 * top else "black",
+                    color="white" if norm(value) > 0.6 else "black",
                     ha="center",
                     va="center_baseline",
                 )
@@ -371,18 +541,20 @@ def _write_counts(
 def heatmaps(
     counts: Mapping[str, Any],
     *,
-    class_names: Sequence[str] | None = None,
+    class_names: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
     label: str = "Training samples",
     value: str = "count",
     wide: bool = False,
 ) -> tuple[Figure, pd.DataFrame]:
     """Draw samples per client (across) and class (down), one panel per entry.
 
-    Panels share one colour scale. Cells without samples stay blank.
+    Panels share one colour scale (``shades``). Cells without samples stay blank.
 
     Parameters
     ----------
     counts : mapping from title to int [clients, classes]
+    class_names : list of str, or mapping from title to one, optional
+        Panels of several data sets have each their own.
     value : str
         What the column of numbers is called in the returned table.
     wide : bool
@@ -391,29 +563,31 @@ def heatmaps(
     if not counts:
         raise ValueError("counts: got no panels, expected at least one")
     arrays = {name: _counts(each, f"counts[{name!r}]") for name, each in counts.items()}
-    top = max(1.0, *(float(a.max()) for a in arrays.values()))
+    norm = shades(arrays.values(), 1.0)
     most = max(a.shape[1] for a in arrays.values())
-    if class_names is not None and len(class_names) != most:
-        raise ValueError(f"class_names: got {len(class_names)} names, expected {most}")
+    several = isinstance(class_names, Mapping)
+    names = {
+        name: list((class_names[name] if several else class_names) or range(most))
+        for name in arrays
+    }
+    for name, array in arrays.items():
+        wanted = array.shape[1] if several else most
+        if len(names[name]) != wanted:
+            raise ValueError(
+                f"class_names: got {len(names[name])} names, expected {wanted}"
+            )
     height = min(6.0, 0.8 + 0.16 * max(8, most))
     fig, axes, _ = panel_axes(
         len(arrays), height, wide=wide, xlabel="Client", ylabel="Class"
     )
-    names = list(class_names or range(most))
     for ax, (name, array) in zip(axes, arrays.items(), strict=True):
         clients, classes = array.shape
         step = math.ceil(clients / (20 if wide and len(axes) == 1 else 10))
         steps = (math.ceil(classes / 26), step)
-        cells(ax, array.T, top, rows=names[:classes], steps=steps)
+        cells(ax, array.T, norm, rows=names[name][:classes], steps=steps)
         ax.set_title(name)
-    fig.colorbar(
-        ScalarMappable(Normalize(0, top), COUNTS),
-        ax=axes,
-        label=label,
-        aspect=30,
-        pad=0.02,
-    ).outline.set_visible(False)  # pyright: ignore[reportCallIssue]
-    _write_counts(fig, axes, list(arrays.values()), top)
+    shade_bar(fig, axes, norm, label)
+    _write_counts(fig, axes, list(arrays.values()), norm)
     rows = [
         (name, client, c, number)
         for name, array in arrays.items()
@@ -448,6 +622,9 @@ def bars(
 ) -> tuple[Figure, pd.DataFrame]:
     """Draw one bar per ``x``, or one per ``x`` and group, with whiskers of one sd.
 
+    Without groups, bars of methods have their colours and others are of one. What spans
+    several powers of ten is for ``panels.dots``: a bar begins at 0.
+
     Parameters
     ----------
     df : DataFrame
@@ -464,6 +641,8 @@ def bars(
     groups = [None] if group is None else list(dict.fromkeys(df[group]))
     fig, axes, columns = panel_axes(1, 2.2, len(groups) if group else 0, wide)
     ax, look = axes[0], styles(groups if group else labels)
+    if not group and not any(family(str(name)) for name in labels):
+        look = {name: s._replace(colour=BLUE) for name, s in look.items()}
     sns.barplot(
         df,
         x=x,
@@ -482,7 +661,7 @@ def bars(
         ax=ax,
     )
     hatches = {name: HATCHES[i % len(HATCHES)] for i, name in enumerate(look)}
-    if group:
+    if len(groups) > 1:
         for drawn, name in zip(ax.containers, look, strict=True):
             plt.setp(list(drawn), hatch=hatches[name])
     if "sd" in df:
@@ -492,7 +671,8 @@ def bars(
         caps = {"capsize": 2, "capthick": 0.8, "elinewidth": 0.8}
         ax.errorbar(at, df[y], df["sd"], fmt="none", ecolor="black", **caps)
     many = sum(len(registry.title(str(n))) + 2 for n in labels) > (95 if wide else 42)
-    ax.set_xticks(range(len(labels)), [registry.title(str(n)) for n in labels])
+    said = [words(registry.title(str(name))) for name in labels]
+    ax.set_xticks(range(len(labels)), said)
     ax.tick_params(axis="x", length=0)
     if many:
         plt.setp(ax.get_xticklabels(), rotation=35, ha="right", rotation_mode="anchor")
@@ -500,7 +680,7 @@ def bars(
     ax.grid(axis="y")
     if percent:
         ax.yaxis.set_major_formatter(FuncFormatter(in_percent))
-    if group:
+    if len(groups) > 1:
         handles = [
             Patch(fc=s.colour, hatch=hatches[name], ec="white", lw=0, label=s.label)
             for name, s in look.items()
@@ -511,18 +691,26 @@ def bars(
 
 
 def embedded(
-    ax: Axes, df: pd.DataFrame, classes: Sequence[int], size: float, star: float = 90
+    ax: Axes,
+    df: pd.DataFrame,
+    classes: Sequence[int],
+    size: float,
+    star: float = 90,
+    domains: Sequence[str] = (),
 ) -> None:
     """Draw samples as a colour and a marker per class, prototypes as outlined stars.
 
     Parameters
     ----------
     df : DataFrame
-        Columns x, y, label (class) and, optionally, kind ("sample" or "prototype").
+        Columns x, y, label (class) and, optionally, kind ("sample" or "prototype") and
+        domain.
     classes : list of int
         Classes of all panels, in order.
     size, star : float
         Area of a marker in square points.
+    domains : list of str
+        With several, a marker says the domain in place of the class.
     """
     kind = df["kind"] if "kind" in df else pd.Series("sample", df.index)
     samples: Any = df[kind == "sample"]
@@ -532,11 +720,13 @@ def embedded(
         x="x",
         y="y",
         hue="label",
-        style="label",
+        style="domain" if domains else "label",
         hue_order=classes,
-        style_order=classes,
+        style_order=domains or classes,
         palette=colours,
-        markers={c: class_marker(c) for c in classes},
+        markers=dict(zip(domains, MARKERS, strict=False))
+        if domains
+        else {c: class_marker(c) for c in classes},
         s=size,
         alpha=0.65,
         linewidth=0,
@@ -561,21 +751,28 @@ def class_legend(
     fig: Figure,
     classes: Sequence[int],
     class_names: Sequence[str] | None = None,
+    domains: Sequence[str] = (),
     **options: Any,
 ) -> Legend:
-    """Write the colour, marker and name of each class beside the panels."""
+    """Write the colour, marker and name of each class beside the panels.
+
+    With domains a class has its colour alone, and each domain's marker follows in grey.
+    """
+    dot = {"linestyle": "", "markersize": 4.5, "markeredgewidth": 0}
     handles = [
         Line2D(
             [],
             [],
-            linestyle="",
-            marker=class_marker(c),
+            marker="o" if domains else class_marker(c),
             color=CYCLE[c % len(CYCLE)],
-            markersize=4.5,
-            markeredgewidth=0,
             label=str(class_names[c] if class_names else c),
+            **dot,
         )
         for c in classes
+    ]
+    handles += [
+        Line2D([], [], marker=marker, color="0.3", label=name, **dot)
+        for name, marker in zip(domains, MARKERS, strict=False)
     ]
     return fig.legend(handles=handles, **options)
 
@@ -629,9 +826,73 @@ def scatter(
     return fig, df
 
 
+NOTE = 5.5  # points of a footnote
+
+
+@mpl.rc_context(RC)
+def footnote(fig: Figure, text: str) -> None:
+    """Write a note below all that a figure has, which grows by as much."""
+    wide, tall = fig.get_size_inches()
+    lines = textwrap.wrap(text, int(72 * wide / (0.58 * NOTE)))
+    if not lines:
+        return
+    more = (1.3 * len(lines) + 0.6) * NOTE / 72
+    share, kept = more / (tall + more), tall / (tall + more)
+    engine = fig.get_layout_engine()
+    if engine is None:
+        for ax in fig.axes:
+            x, y, width, height = ax.get_position().bounds
+            ax.set_position((x, share + kept * y, width, kept * height))
+        for each in fig.texts:
+            each.set_y(share + kept * each.get_position()[1])
+    else:
+        engine.set(rect=(0, share, 1, kept))  # pyright: ignore[reportCallIssue]
+    for legend in fig.legends:
+        if getattr(legend, "_outside_loc", None) == "lower":
+            size = legend.get_texts()[0].get_fontsize()
+            legend.borderaxespad += 72 * more / size
+    fig.set_size_inches(wide, tall + more)
+    fig.text(
+        0.06 / wide,
+        0.3 * NOTE / 72 / (tall + more),
+        "\n".join(lines),
+        fontsize=NOTE,
+        color="0.3",
+        va="bottom",
+        linespacing=1.3,
+        gid="footnote",
+    )
+
+
+def honest(fig: Figure) -> None:
+    """Refuse a bar on a logarithmic axis: where it begins is anyone's choice.
+
+    Raises
+    ------
+    ValueError
+        Such a bar.
+    """
+    for ax in fig.axes:
+        for bars in ax.containers:
+            along = getattr(bars, "orientation", None)
+            scale = {"vertical": ax.get_yscale, "horizontal": ax.get_xscale}
+            if along in scale and scale[along]() != "linear":
+                raise ValueError(
+                    f"fig: got bars on a {scale[along]()} axis, expected dots on it "
+                    "(panels.dots), or bars from 0 on a linear one"
+                )
+
+
 @mpl.rc_context(RC)
 def save(fig: Figure, df: pd.DataFrame, path_without_suffix: Path) -> list[Path]:
-    """Write a figure as PNG and PDF and its numbers as CSV; same input, same bytes."""
+    """Write a figure as PNG and PDF and its numbers as CSV; same input, same bytes.
+
+    Raises
+    ------
+    ValueError
+        Bars on a logarithmic axis.
+    """
+    honest(fig)
     base = Path(path_without_suffix)
     png, pdf, csv = (base.with_name(f"{base.name}.{s}") for s in ("png", "pdf", "csv"))
     with atomic_write(png) as temporary:

@@ -29,7 +29,7 @@ from fedlib.draw.tables import (
     markdown_table,
     render,
 )
-from fedlib.rebuild import artefacts
+from fedlib.rebuild import artefacts, captions
 from fedlib.rebuild import parameters as parameters_of
 from fedlib.runs.notes import Note, record
 from fedlib.runs.results import measured
@@ -277,6 +277,7 @@ class Artefact:
             raise ValueError(f"preset: got {preset!r}, expected one of {PRESETS}")
         self.paper, self.name, self.preset = paper, name, preset
         self._kinds: dict[str, str] = {}
+        self._drawn: list[tuple[Figure, pd.DataFrame, Path]] = []
 
     def _base(self, suffix: str, kind: str) -> Path:
         """Return the path without ending; a figure and a table cannot share it."""
@@ -308,8 +309,12 @@ class Artefact:
             raise SettingError(f"figures: cannot write to {folder}: {error}") from error
 
     def figure(self, fig: Figure, df: pd.DataFrame, suffix: str = "") -> None:
-        """Write a figure as PNG and PDF, and its numbers as CSV."""
-        plot.save(fig, df, self._base(suffix, "figure"))
+        """Write a figure as PNG and PDF, and its numbers as CSV.
+
+        ``provenance`` writes data, budget and seeds below it.
+        """
+        self._drawn.append((fig, df, self._base(suffix, "figure")))
+        plot.save(*self._drawn[-1])
 
     def table(
         self, content: pd.DataFrame | Rendered, suffix: str = "", **options: Any
@@ -398,6 +403,10 @@ class Artefact:
                 raise ValueError(f"settings, notes: got a path below {found}")
         base = figures_dir() / self.preset / self.paper / self.name
         write_text(base.with_name(f"{base.name}.json"), text + "\n")
+        for fig, df, path in self._drawn:
+            plot.footnote(fig, captions.budget(content, "sd" in df))
+            plot.save(fig, df, path)
+        self._drawn.clear()
 
 
 def _texts(content: Any) -> Iterator[str]:

@@ -37,6 +37,23 @@ def said(name: str) -> str:
     return f"{name} is in {found.instead} ({found.why})"
 
 
+def described(picture: str) -> str:
+    """Return a committed picture's description for those who do not see it.
+
+    Parameters
+    ----------
+    picture : str
+        Its path below ``figures`` without ending, such as ``cpu/fedmps/fig3``.
+
+    Raises
+    ------
+    KeyError
+        ``figures/alt.json`` has none.
+    """
+    file = paths.ROOT / "figures" / "alt.json"
+    return json.loads(file.read_text(encoding="utf-8"))[picture]
+
+
 def title(name: str) -> str:
     """Return the title of an artefact's notebook, as "FedPA, Table IV: what ..."."""
     file = paths.NOTEBOOKS / "papers" / f"{name}.ipynb"

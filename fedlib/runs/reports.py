@@ -32,8 +32,8 @@ TITLES = {
     "gap_before": "Gap of anchors, before",
     "hyper_cosine": "Cosine to centralised",
     "hyper_distance": "Distance to centralised",
-    "mismatch": "Mismatch after fitting",
-    "mismatch_before": "Mismatch before fitting",
+    "mismatch": "Mismatch, after fitting",
+    "mismatch_before": "Mismatch, before fitting",
     "moved": "Displacement",
     "norm": "Length of embeddings",
     "proto": "Prototype loss",
@@ -374,6 +374,11 @@ def logs(results: Sequence[Result]) -> pd.DataFrame:
     return whole.groupby(keys, sort=False)["value"].mean().reset_index()
 
 
+def logged_title(name: str) -> str:
+    """Return the title in words of something that runs log."""
+    return TITLES.get(name, name.replace("_", " ").capitalize())
+
+
 def log_panels(
     logged: pd.DataFrame, source: str, names: Sequence[str] | None = None
 ) -> pd.DataFrame:
@@ -385,8 +390,7 @@ def log_panels(
     if names is not None:
         chosen = chosen[chosen.name.isin(names)]
     columns = {"run": "method", "name": "panel"}
-    words = {n: n.replace("_", " ").capitalize() for n in chosen["name"].unique()}
-    chosen = chosen.assign(name=chosen["name"].map(words | TITLES))
+    chosen = chosen.assign(name=chosen["name"].map(logged_title))
     return chosen.rename(columns=columns).drop(columns="source")
 
 

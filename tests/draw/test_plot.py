@@ -131,10 +131,166 @@ def test_colours_stay_apart_for_colour_blind_readers(kind):
         assert np.linalg.norm(seen[a] - seen[b]) > 9, (a, b)
 
 
-def test_variants_get_a_colour_that_no_method_in_the_figure_has():
-    look = plot.styles(["fedmps", "fedproto", "no soft labels", "no contrast"])
-    assert len({s.colour for s in look.values()}) == 4
+def test_no_two_methods_share_colour_and_marker():
+    """They are told apart where there are no lines, as in the leaderboard."""
+    looks = [plot.style(name) for name in METHODS]
+    assert len({(s.colour, s.marker) for s in looks}) == len(METHODS)
+
+
+@pytest.mark.parametrize("company", [[], ["fedavg"], ["Chance", "moon", "none"]])
+def test_a_variant_has_its_methods_colour_in_any_company(company):
+    variants = ["FedPA (reference)", "FedPA, squared", "FedAvg (learning_rate=0.01)"]
+    look = plot.styles([*company, *variants])
+    for name, method in zip(variants, ("fedpa", "fedpa", "fedavg"), strict=True):
+        own = plot.style(method)
+        assert look[name].colour in {plot.tint(own.colour, i) for i in (0, 1)}
+        assert look[name].hollow
+        assert not own.hollow
+        assert look[name].line != own.line
+    assert len({(s.marker, s.line) for s in look.values()}) == len(look)
+    assert len({(s.colour, s.line, s.marker) for s in look.values()}) == len(look)
+
+
+def test_a_name_is_of_the_method_that_it_begins_with():
+    assert plot.family("fedpa") == plot.family("FedPA+fc") == "fedpa"
+    assert plot.family("GFPL without pseudo-features") == "gfpl"
+    assert plot.family("FedPAx") is plot.family("Released log") is None
+
+
+def test_controls_are_grey_and_others_have_colours_that_nobody_has():
+    names = ["fedmps", "fedproto", "Chance", "Class mean", "no contrast", "low"]
+    look = plot.styles(names)
+    assert look["Chance"].colour in {plot.tint(plot.GREY, i) for i in (0, 1)}
+    assert look["Chance"].line != look["Class mean"].line
+    colours = {look[n].colour for n in ("fedmps", "fedproto", "no contrast", "low")}
+    assert len(colours) == 4
     assert look["fedmps"] == plot.style("fedmps")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("FedHPro (hpal=raw_sum, clip=5.0)", "FedHPro (raw, clipped at 5)"),
+        ("FedAvg (learning_rate=0.01)", "FedAvg (rate 0.01)"),
+        ("GFPL (some_switch=a_value)", "GFPL (some switch a value)"),
+        ("prototypes_in_both", "prototypes in both"),
+        ("Weight, $\\lambda_c$", "Weight, $\\lambda_c$"),
+        ("n = 3, unchanged", "n = 3, unchanged"),
+    ],
+)
+def test_code_in_words(code, said):
+    assert plot.words(code) == said
+
+
+def two_panels(first: list[float], second: list[float], titles=("A, x", "A, y")):
+    rows = [
+        (title, method, i, factor * value)
+        for title, values in zip(titles, (first, second), strict=True)
+        for method, factor in (("fedavg", 1.0), ("fedmps", 2.0))
+        for i, value in enumerate(values)
+    ]
+    return pd.DataFrame(rows, columns=["panel", "method", "round", "value"])
+
+
+LOSS = {"y": "value", "percent": False}
+
+
+def test_panels_of_one_quantity_share_their_axis():
+    for draw in (
+        plot.curves,
+        lambda df, **o: panels.lines(df, x="round", panel="panel", **o),
+    ):
+        same, _ = draw(two_panels([1.0, 2.0], [1.5, 3.0]), **LOSS)
+        assert same.axes[0].get_ylim() == same.axes[1].get_ylim()
+        apart, _ = draw(two_panels([1.0, 2.0], [1.5, 3.0], ("A", "B")), **LOSS)
+        assert apart.axes[0].get_ylim() != apart.axes[1].get_ylim()
+        lost, _ = draw(two_panels([1.0, 2.0], [10.0, 30.0]), **LOSS)
+        assert lost.axes[0].get_ylim() != lost.axes[1].get_ylim()
+
+
+def test_curves_that_differ_a_hundredfold_have_a_logarithmic_axis():
+    df = two_panels([1.0, 2.0], [1.0, 2.0], ("A", "B"))
+    far = (df["panel"] == "A") & (df["method"] == "fedmps")
+    for factor, zero, scale in (
+        (49.0, 1, "linear"),
+        (51.0, 1, "log"),
+        (51.0, 0, "symlog"),
+    ):
+        changed = df.assign(value=df["value"].where(~far, df["value"] * factor))
+        if not zero:
+            changed.loc[[0, 1], "value"] = [0.0, 3.0]  # the median stays
+        fig, _ = plot.curves(changed, **LOSS)
+        assert [ax.get_yscale() for ax in fig.axes] == [scale, "linear"]
+    below = df.assign(value=df["value"].where(~far, df["value"] * 200) - 1.5)
+    assert plot.curves(below, **LOSS)[0].axes[0].get_yscale() == "linear"
+
+
+def test_bars_on_a_logarithmic_axis_are_refused_and_dots_are_not(tmp_path):
+    df = pd.DataFrame(
+        {"way": ["up", "down"] * 2, "method": ["moon"] * 2 + ["gfpl"] * 2}
+    )
+    df["floats"] = [1e6, 2e6, 1e3, 3e3]
+    fig, drawn = plot.bars(df, x="way", y="floats", group="method", percent=False)
+    fig.axes[0].set_yscale("log")
+    with pytest.raises(ValueError, match="bars on a log axis"):
+        plot.save(fig, drawn, tmp_path / "bars")
+    assert not list(tmp_path.iterdir())
+    fig, drawn = panels.dots(df, row="method", x="floats", group="way", xlabel="n")
+    plot.save(fig, drawn, tmp_path / "dots")
+    (ax,) = fig.axes
+    places = np.concatenate([c.get_offsets() for c in ax.collections])
+    assert sorted(places[:, 0]) == sorted(df["floats"])
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["MOON", "GFPL"]
+    pd.testing.assert_frame_equal(drawn, df)
+    with pytest.raises(ValueError, match="got 0.0 as least floats"):
+        panels.dots(
+            df.assign(floats=0.0), row="method", x="floats", group="way", xlabel=""
+        )
+
+
+@pytest.mark.parametrize(
+    ("counts", "ends"),
+    [
+        ([[100, 0], [99, 102]], (99, 102)),
+        ([[10, 0], [1, 4]], (0, 10)),
+        ([[7, 7]], (0, 7)),
+    ],
+)
+def test_shades_show_what_differs(counts, ends):
+    norm = plot.shades([np.array(counts)])
+    assert (norm.vmin, norm.vmax) == ends
+
+
+def test_each_panel_may_have_class_names_of_its_own():
+    names = {"a": ["x", "y"], "b": ["u", "v", "w"]}
+    fig, _ = plot.heatmaps({"a": [[1, 2]], "b": [[1, 2, 3]]}, class_names=names)
+    shown = [[t.get_text() for t in ax.get_yticklabels()] for ax in fig.axes[:2]]
+    assert shown == list(names.values())
+
+
+@pytest.mark.parametrize("kind", ["curves", "bars", "heatmap", "images"])
+def test_a_footnote_stands_below_all_else(kind):
+    if kind == "images":
+        fig = plt.figure(figsize=(3, 1))
+        fig.add_axes((0.0, 0.0, 1.0, 1.0)).set_axis_off()
+    else:
+        fig, _ = DRAW[kind]()
+    tall = fig.get_figheight()
+    plot.footnote(fig, "Fashion-MNIST: 10 of 800 rounds; one seed. " * 3)
+    fig.draw_without_rendering()
+    (note,) = (t for t in fig.texts if t.get_gid() == "footnote")
+    top = note.get_window_extent().y1
+    assert fig.get_figheight() > tall
+    assert note.get_window_extent().x1 <= fig.bbox.width
+    assert all(legend.get_window_extent().y0 >= top for legend in fig.legends)
+    for ax in fig.axes:
+        box = ax.get_tightbbox()
+        assert box.y0 >= top - 1
+        assert not any(
+            legend.get_window_extent().overlaps(box) for legend in fig.legends
+        )
+    plot.footnote(fig, "")
+    assert len(fig.texts) == 1
 
 
 def test_curves_draw_the_numbers_they_return():

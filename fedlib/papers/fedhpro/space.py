@@ -86,15 +86,40 @@ def distances(spec: Spec, pooled: Protos) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["round", "own", "pooled"])
 
 
-def summary(final: Final, per_class: int | None = None) -> dict[str, float]:
+def domains(final: Final) -> list[str]:
+    """Return the names of a data set's domains; none where it has no domains."""
+    groups = final.federation.dataset.groups
+    return list(groups.names) if groups else []
+
+
+def by_domain(points: pd.DataFrame) -> pd.DataFrame:
+    """Return a plane's samples once, and its prototypes in each domain.
+
+    So that a panel per domain has all prototypes. Without domains nothing changes.
+    """
+    if "domain" not in points:
+        return points
+    stars = points[points["kind"] == "prototype"]
+    samples = points[points["kind"] == "sample"]
+    each = [stars.assign(domain=name) for name in samples["domain"].unique()]
+    return pd.concat([samples, *each], ignore_index=True)
+
+
+def summary(
+    final: Final, per_class: int | None = None, domain: str | None = None
+) -> dict[str, float]:
     """Return distances within and between classes of test samples, and to prototypes.
 
     Under the global model, as ``features.distances``; ``to_prototype`` is the mean
     distance of a sample to its class's global prototype, ``nearest`` the share of
     samples, in percent, whose nearest prototype is that of their class, and ``gap`` the
-    mean distance of a prototype to the nearest other one.
+    mean distance of a prototype to the nearest other one. Of one ``domain``'s samples,
+    or of all.
     """
-    z, y, found = _test(final, per_class)
+    z, y, of, found = _test(final, per_class)
+    if domain is not None:
+        here = torch.tensor([name == domain for name in of])
+        z, y = z[here], y[here]
     each = torch.cdist(z, found.mean)
     mine = each.gather(1, y.unsqueeze(1)).squeeze(1)[found.known[y]]
     right = torch.where(found.known, each, float("inf")).argmin(1) == y
@@ -113,18 +138,25 @@ def plane(final: Final, per_class: int | None = None, seed: int = 0) -> pd.DataF
     Returns
     -------
     DataFrame
-        x, y, label, kind ("sample" or "prototype"), as ``panels.planes`` takes.
+        x, y, label, kind ("sample" or "prototype"), as ``panels.planes`` takes; of data
+        sets with domains also a sample's domain, empty for prototypes.
     """
-    z, y, found = _test(final, per_class)
+    z, y, of, found = _test(final, per_class)
     stars = found.known.nonzero().flatten()
     places = features.plane(torch.cat([z, found.mean[stars]]).numpy(), seed)
     frame = pd.DataFrame(places, columns=["x", "y"])
     kind = ["sample"] * len(z) + ["prototype"] * len(stars)
-    return frame.assign(label=torch.cat([y, stars]).numpy(), kind=kind)
+    frame = frame.assign(label=torch.cat([y, stars]).numpy(), kind=kind)
+    return frame.assign(domain=[*of, *[""] * len(stars)]) if any(of) else frame
 
 
-def _test(final: Final, per_class: int | None) -> tuple[Tensor, Tensor, Protos]:
-    """Return embedded test samples ``[n, d]``, labels and prototypes, in float64."""
+def _test(
+    final: Final, per_class: int | None
+) -> tuple[Tensor, Tensor, list[str], Protos]:
+    """Return embedded test samples ``[n, d]``, labels, domains and prototypes.
+
+    In float64; without domains their names are empty.
+    """
     found = features.features(final, "global", "test")
     kept = torch.arange(len(found.y))
     if per_class is not None:  # evenly over the clients, so over domains
@@ -132,4 +164,11 @@ def _test(final: Final, per_class: int | None) -> tuple[Tensor, Tensor, Protos]:
         kept = torch.cat([i[:: max(1, len(i) // per_class)][:per_class] for i in each])
     protos = prototypes(final)
     protos = protos._replace(mean=protos.mean.double())
-    return found.out.high[kept].double(), found.y[kept], protos
+    names, fed = domains(final), final.federation
+    if names:  # of each client, whose samples are all of one domain
+        groups = fed.dataset.groups.test
+        own = [names[int(groups[index[0]])] for index in fed.test.index]
+    else:
+        own = [""] * len(fed.test.index)
+    of = [own[k] for k in found.client[kept].tolist()]
+    return found.out.high[kept].double(), found.y[kept], of, protos

@@ -35,8 +35,8 @@ ALIKE = {"psnr": "PSNR (dB)", "ssim": "SSIM"}
 TOLD = {
     "rank": "Median rank of contributors",
     "top10": "Contributor in nearest 10 (%)",
-    "auc": "Membership by distance (AUC)",
-    "auc_relative": "Membership, beside class mean (AUC)",
+    "auc": "AUC of membership, by distance",
+    "auc_relative": "AUC of membership, beside class mean",
 }
 
 
@@ -392,7 +392,7 @@ def points(table: pd.DataFrame, line: str, measures: dict[str, str]) -> pd.DataF
     for name, title in measures.items():
         numbers = {"measured": whole[name], "sd": whole[f"{name}_sd"]}
         found = {"n": whole["n"].astype(int), line: whole[line]} | numbers
-        found["panel"] = [", ".join([*panel, title]) for panel in panels]
+        found["panel"] = [", ".join([title, *panel]) for panel in panels]
         parts.append(pd.DataFrame(found))
     return pd.concat(parts).sort_values("n", kind="stable").reset_index(drop=True)
 

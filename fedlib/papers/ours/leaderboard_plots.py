@@ -1,5 +1,7 @@
 """The leaderboard's page: accuracy against bytes, and who wins where."""
 
+import itertools
+
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
@@ -33,6 +35,27 @@ def _spread(values: np.ndarray, gap: float, low: float, high: float) -> np.ndarr
         placed = placed + max(0.0, low - placed[0])
     found = np.empty_like(placed)
     found[order] = placed
+    return found
+
+
+def crossing(first: np.ndarray, second: np.ndarray) -> bool:
+    """Return whether two leaders ``(x, y, edge, height)`` to one edge cross."""
+    at = max if first[2] > first[0] else min
+    x = at(first[0], second[0])
+    there = [y + (h - y) * (x - a) / (e - a) for a, y, e, h in (first, second)]
+    return (there[0] - there[1]) * (first[3] - second[3]) < 0
+
+
+def _uncrossed(
+    x: np.ndarray, y: np.ndarray, edge: float, heights: np.ndarray
+) -> np.ndarray:
+    """Return the heights of names, exchanged where their leaders cross."""
+    found = heights.copy()
+    for _ in range(len(x)):
+        for i, j in itertools.combinations(range(len(x)), 2):
+            lines = [np.array([x[k], y[k], edge, found[k]]) for k in (i, j)]
+            if crossing(*lines):
+                found[i], found[j] = found[j], found[i]
     return found
 
 
@@ -82,6 +105,23 @@ def _points(ax: Axes, frame: pd.DataFrame, size: float) -> None:
         )
 
 
+def _sides(part: pd.DataFrame) -> list[pd.DataFrame]:
+    """Return a column's points whose names stand on its right, and on its left.
+
+    A point that stands out to the right has its name there, so that no leader crosses
+    the column; the rest are shared out from below, as evenly as that leaves.
+    """
+    sent = part["megabytes"].to_numpy(float)
+    out = sent > 1.15 * np.median(sent)
+    right: list[int] = []
+    left: list[int] = []
+    for place in range(len(part)):
+        later = int(out[place:].sum())
+        goes_right = out[place] or len(right) + later < len(left)
+        (right if goes_right else left).append(place)
+    return [part.iloc[right], part.iloc[left]]
+
+
 def _weight(method: str) -> str:
     """Return the font weight of a name: the papers' own five are bold."""
     return "bold" if _look(method).line == "-" else "normal"
@@ -116,12 +156,14 @@ def _label(ax: Axes, frame: pd.DataFrame) -> None:
                 va="top" if below else "baseline",
             )
             continue
-        halves = [part] if len(part) <= CROWDED else [part.iloc[::2], part.iloc[1::2]]
+        halves = _sides(part) if len(part) > CROWDED else [part]
         for half, right in zip(halves, (True, False), strict=False):
             wanted = half["own"].to_numpy()
             heights = _beside(wanted, gap, low + gap / 2, high - gap / 2, line)
             edge = part["megabytes"].max() * 1.16
             edge = edge if right else part["megabytes"].min() / 1.16
+            across = np.log10(half["megabytes"].to_numpy(float))
+            heights = _uncrossed(across, wanted, np.log10(edge), heights)
             for row, height in zip(half.to_dict("records"), heights, strict=True):
                 ax.annotate(
                     registry.title(row["method"]),
