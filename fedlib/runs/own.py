@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 
 from fedlib import registry
@@ -24,7 +25,7 @@ from fedlib.support.sources import remember, where
 USED = "FEDLIB_OWN"  # modules that every process imports, with commas between
 
 
-def use(module: str) -> ModuleType:
+def use(module: str, folder: Path | str | None = None) -> ModuleType:
     """Import a module that adds what is your own, and let every worker do so.
 
     Workers find it where this process does. Those on other machines need the module on
@@ -34,12 +35,16 @@ def use(module: str) -> ModuleType:
     ----------
     module : str
         Its dotted name; a file beside a notebook has the file's name without ``.py``.
+    folder : Path, optional
+        Where it is, if that is not on the path yet.
 
     Raises
     ------
     ModuleNotFoundError
         There is no such module on the path.
     """
+    if folder is not None and str(Path(folder).resolve()) not in sys.path:
+        sys.path.insert(0, str(Path(folder).resolve()))
     if module not in sys.modules:
         remember(module)
     found = import_module(module)

@@ -23,12 +23,12 @@ TABLES += (papers.PAPERS["fedmps"], papers.OURS, papers._added)
 @pytest.fixture(autouse=True)
 def mine(monkeypatch):
     """Import the module of the walkthrough; what it adds is taken away again."""
-    monkeypatch.syspath_prepend(NOTEBOOKS / "learn")
+    monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("FEDLIB_OWN", "")
     monkeypatch.delitem(sys.modules, "my_shapes", raising=False)
     field = Spec.model_fields["partition"]
     before, schemes = [table.copy() for table in TABLES], field.annotation
-    yield own.use("my_shapes")
+    yield own.use("my_shapes", NOTEBOOKS / "learn")
     for table, kept in zip(TABLES, before, strict=True):
         table.clear()
         table.update(kept)
