@@ -62,7 +62,12 @@ def slider(
 
 @mpl.rc_context(RC)
 def bars(
-    values: pd.Series, ylabel: str, top: float, kinds: Sequence[int] | None = None
+    values: pd.Series,
+    ylabel: str,
+    top: float,
+    *,
+    low: float = 0.0,
+    kinds: Sequence[int] | None = None,
 ) -> Drawn:
     """Draw one bar for each entry, on an axis that does not move with the numbers.
 
@@ -70,8 +75,8 @@ def bars(
     ----------
     values : Series
         Its index names the bars.
-    top : float
-        Where the axis ends.
+    top, low : float
+        Where the axis ends and begins.
     kinds : sequence of int, optional
         Colour and hatch of each bar; by default all alike.
     """
@@ -80,5 +85,6 @@ def bars(
     for place, (number, kind) in enumerate(zip(values, kinds, strict=True)):
         ax.bar(place, number, color=CYCLE[kind], hatch=HATCHES[kind], ec="white")
     ax.set_xticks(range(len(values)), [str(name) for name in values.index])
-    ax.set(ylabel=ylabel, xlabel=values.index.name, ylim=(0, top))
+    ax.set(ylabel=ylabel, xlabel=values.index.name, ylim=(low, top))
+    ax.axhline(0, color="black", linewidth=0.6)
     return fig, values.rename(ylabel).reset_index()
