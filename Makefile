@@ -18,7 +18,7 @@ BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 INSTALLED := $(VENV)/.installed
 
 .PHONY: setup quickstart lab test fast unit slow nbval lint format types rebuild twice ci
-.PHONY: actionlint docs portable wheel gpu golden refresh results bench clean
+.PHONY: actionlint docs portable wheel gpu golden refresh results slides bench clean
 
 setup: $(INSTALLED)
 
@@ -153,6 +153,12 @@ golden: setup
 
 refresh: setup
 	FEDLIB_CI=1 $(BIN)/python tools/refresh_notebooks.py
+
+# A talk of a page, in build/slides, its code folded away: make slides PAGE=fedmps
+PAGE ?= 00_start_here
+slides: setup
+	$(BIN)/jupyter nbconvert --to slides --no-input --output-dir build/slides \
+	  --SlidesExporter.reveal_scroll=True notebooks/learn/$(PAGE).ipynb
 
 bench: setup
 ifeq ($(DEVICE),cpu)

@@ -3,7 +3,8 @@
     FEDLIB_CI=1 python tools/refresh_notebooks.py [notebook ...]
 
 Each notebook runs from top to bottom in this interpreter. Anything on stderr is
-refused, metadata is reduced to the kernel's name, cells are numbered anew.
+refused, metadata is reduced to the kernel's name, to tags and to what a cell is in a
+talk (``make slides``), cells are numbered anew.
 """
 
 import os
@@ -26,6 +27,29 @@ METADATA = {
 }
 
 
+def slide_type(cell: nbformat.NotebookNode) -> str:
+    """Return what a cell is in a talk, as ``jupyter nbconvert --to slides`` reads it.
+
+    A heading begins a slide, or one below it; so does a picture. Other text goes on,
+    and code that draws nothing is left out.
+    """
+    if cell.cell_type == "markdown":
+        depth = len(cell.source) - len(cell.source.lstrip("#"))
+        return {0: "-", 1: "slide", 2: "slide"}.get(depth, "subslide")
+    shown = [out.get("data", {}) for out in cell.get("outputs", [])]
+    drawn = [
+        "image/png" in data or "<img" in data.get("text/html", "") for data in shown
+    ]
+    return "subslide" if any(drawn) else "skip"
+
+
+def tag(cell: nbformat.NotebookNode, *, talk: bool) -> None:
+    """Reduce a cell's metadata to its tags, and in a talk to what it is there."""
+    tags = cell.metadata.get("tags")
+    kept = {"slideshow": {"slide_type": slide_type(cell)}} if talk else {}
+    cell.metadata = nbformat.from_dict(kept | ({"tags": tags} if tags else {}))
+
+
 def refresh(path: Path) -> None:
     """Execute one notebook in its own folder and write it back."""
     notebook = nbformat.read(path, as_version=4)
@@ -39,8 +63,7 @@ def refresh(path: Path) -> None:
     notebook.metadata = nbformat.from_dict(METADATA)
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number:02d}"
-        tags = cell.metadata.get("tags")
-        cell.metadata = nbformat.from_dict({"tags": tags} if tags else {})
+        tag(cell, talk=path.parent.name == "learn")
         for output in cell.get("outputs", []):
             if output.get("name") == "stderr":
                 raise SystemExit(f"{path.name}, cell {number}: {output['text']}")

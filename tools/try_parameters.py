@@ -33,6 +33,11 @@ TRIES: dict[str, list[dict[str, Any]]] = {
         {"seed": 4, "steps": 20},
         {"limits": [1, 10], "steps": 20},
     ],
+    "40_your_own": [
+        {"step": 0.0, "rounds": 4},
+        {"clients": 6, "rounds": 4},
+        {"momentum": 0.9, "seed": 2, "rounds": 4},
+    ],
     "fedhpro": [{"tau": 0.5}, {"vectors": 2, "rounds": 3}, {"steps": 3, "rounds": 3}],
     "fedmps": [{"tau_1": 0.2}, {"clients": 6, "rounds": 8}, {"tau_2": 1.0}],
     "fedpa": [

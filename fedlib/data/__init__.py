@@ -19,6 +19,7 @@ from fedlib.data.access import (
 )
 from fedlib.data.catalogue import DATASETS
 from fedlib.data.fetch import fetch
+from fedlib.data.folder import add_folder
 from fedlib.data.guide import guide
 from fedlib.data.labels import map_labels
 from fedlib.data.types import DataError, Dataset, Facts, Groups
@@ -33,6 +34,7 @@ __all__ = [
     "Facts",
     "Groups",
     "Transform",
+    "add_folder",
     "check",
     "facts",
     "fetch",

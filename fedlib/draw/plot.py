@@ -141,14 +141,19 @@ def use_style() -> None:
     plt.rcParams.update(RC)
 
 
+def _is_of_papers(method: str) -> bool:
+    return registry.module(method).startswith("fedlib.methods.")
+
+
 def style(method: str) -> Style:
     """Return a method's style, by its place in the registry.
 
-    Behind the last look of their kind, methods get markers and lines not yet taken.
+    Behind the last look of their kind, methods get markers and lines not yet taken. One
+    that is added from outside of the package is drawn like a baseline.
     """
-    room, _ = registry.module(method).rsplit(".", 1)
-    peers = [m for m in registry.METHODS if registry.module(m).startswith(f"{room}.")]
-    looks, lines = (OWN, ["-"]) if room.endswith(".methods") else (BASELINES, LINES)
+    of_papers = _is_of_papers(method)
+    peers = [m for m in registry.METHODS if _is_of_papers(m) == of_papers]
+    looks, lines = (OWN, ["-"]) if of_papers else (BASELINES, LINES)
     at = peers.index(method)
     if at < len(looks):
         return Style(registry.title(method), *looks[at])

@@ -12,6 +12,8 @@ import pandas as pd
 from scipy import stats
 
 from fedlib.draw.tables import mean_sd
+from fedlib.registry import title
+from fedlib.runs.federation import federation
 from fedlib.runs.many import run_many
 from fedlib.runs.results import Result
 from fedlib.runs.spec import Spec
@@ -110,3 +112,41 @@ def holds(sentence: str, flags: Iterable[object]) -> int:
     known = [bool(flag) for flag in flags]
     print(f"{sentence}: on {sum(known)} of {len(known)} seeds")
     return sum(known)
+
+
+def by_chance(spec: Spec) -> tuple[float, int]:
+    """Return what is reached without having learned, and of how many test samples.
+
+    That is a client that always answers the class of which it is tested most, in
+    percent and as the mean over clients; where one model answers all of them over all
+    classes, it is the one answer that serves them best.
+    """
+    fed = federation(spec)
+    counts = fed.test.label_counts(fed.ctx.classes).double()
+    tested = counts.sum(1) > 0
+    shares = counts[tested] / counts[tested].sum(1, keepdim=True)
+    rule = fed.method.rule(fed.ctx.hp)
+    own = rule.model == "personal" or rule.readout.endswith("_own")
+    best = shares.max(1).values.mean() if own else shares.mean(0).max()
+    return 100 * float(best), int(counts.sum())
+
+
+def learned(result: Result) -> bool:
+    """Print what a run reached beside chance, and warn where it stays there.
+
+    It stays there up to two standard errors of so many test samples above chance; what
+    counts is the last round, under the rule of the method's paper.
+    """
+    spec, (chance, count) = result.spec, by_chance(result.spec)
+    last = 100 * float(result.accuracy(*result.paper_rule)[-1].nanmean())
+    error = sqrt(chance * (100 - chance) / count)
+    name = f"{title(spec.method)}, seed {spec.seed}"
+    numbers = f"{last:.1f} % in round {spec.rounds}, by chance {chance:.1f} %"
+    if last > chance + 2 * error:
+        print(f"{name}: {numbers}")
+        return True
+    print(
+        f"WARNING: {name} stays at chance: {numbers}. Try more rounds, or another "
+        f"learning rate than {spec.training.learning_rate:g}."
+    )
+    return False

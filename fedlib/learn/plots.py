@@ -1,16 +1,20 @@
 """What methods do to embeddings of two numbers: one panel of the plane each."""
 
+import base64
+import io
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pandas as pd
 import torch
+from IPython.display import HTML
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from PIL import Image
 from torch import Tensor
 
 from fedlib import registry
@@ -21,6 +25,7 @@ from fedlib.learn.toy import CLASSES, OWNED, Played
 
 GRID = 160  # points across a panel
 DPI = 100  # many marks: notebooks keep these pictures
+COLOURS = 64  # of a picture that moves, which has many frames
 REGIONS = ListedColormap(CYCLE[:CLASSES])
 
 
@@ -54,16 +59,26 @@ def _regions(played: Played, state: State, own: tuple[int, ...], z: Tensor) -> T
     return given.argmax(1)
 
 
-def _panel(ax: Axes, played: Played) -> pd.DataFrame:
+def _points(played: Played) -> tuple[Tensor, Tensor, Tensor]:
+    """Return where test samples are, their labels, and where known prototypes are."""
     net, test = played.federation.ctx.net, played.federation.test
-    state, trained, whose = shown(played)
+    state, _, _ = shown(played)
     index = torch.cat(test.index).unique()
     with torch.no_grad():
         z, y = net(state, test.inputs(index)).high, test.y[index]
     protos = played.models.protos
     stars = torch.empty(0, 2) if protos is None else protos.mean[protos.known]
+    return z, y, stars
+
+
+def _panel(ax: Axes, played: Played, within: Tensor | None = None) -> pd.DataFrame:
+    """Draw a method's plane: around its own points, or around those of ``within``."""
+    state, trained, whose = shown(played)
+    z, y, stars = _points(played)
+    protos = played.models.protos
     everything = torch.cat([z, stars])
-    low, high = everything.min(0).values, everything.max(0).values
+    inside = everything if within is None else within
+    low, high = inside.min(0).values, inside.max(0).values
     middle, half = (low + high) / 2, 0.6 * (high - low).clamp(min=1e-3)
     x0, x1 = (middle[0] - half[0], middle[0] + half[0])
     y0, y1 = (middle[1] - half[1], middle[1] + half[1])
@@ -142,3 +157,37 @@ def planes(played: Mapping[str, Played]) -> tuple[Figure, pd.DataFrame]:
     ]
     fig.legend(handles=handles, loc="outside lower center", ncols=CLASSES)
     return fig, pd.concat(parts, ignore_index=True)
+
+
+@mpl.rc_context(RC)
+def moving(frames: Sequence[Played], milliseconds: int = 700) -> HTML:
+    """Show a method's plane round after round, as a picture that moves by itself.
+
+    It has the same axes in all frames and needs no script, so that it moves wherever
+    the page is read. What is shaded and starred is as in ``planes``.
+
+    Parameters
+    ----------
+    frames : list of Played
+        As ``toy.film`` returns them.
+    milliseconds : int
+        For which a frame stays; the last one stays three times as long.
+    """
+    within = torch.cat([torch.cat([z, s]) for z, _, s in map(_points, frames)])
+    pictures = []
+    for played in frames:
+        fig, ax = plt.subplots(figsize=(2.9, 2.5), dpi=90, layout="constrained")
+        _panel(ax, played, within)
+        ax.set_title(f"round {played.last.number}: {ax.get_title()}", fontsize=7)
+        kept = io.BytesIO()
+        fig.savefig(kept, format="png", dpi=90)
+        plt.close(fig)
+        pictures.append(Image.open(kept).convert("RGB").quantize(COLOURS))
+    times = [milliseconds] * (len(pictures) - 1) + [3 * milliseconds]
+    film = io.BytesIO()
+    more = {"save_all": True, "append_images": pictures[1:], "duration": times}
+    pictures[0].save(film, format="GIF", loop=0, **more)
+    told = ", ".join(f"{p.last.number}: {100 * p.accuracy:.0f} %" for p in frames)
+    alt = f"The plane of embeddings, accuracy after round {told}"
+    data = base64.b64encode(film.getvalue()).decode()
+    return HTML(f'<img alt="{alt}" src="data:image/gif;base64,{data}">')

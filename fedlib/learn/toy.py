@@ -5,7 +5,7 @@ embeddings of two numbers, so that what a method does to them can be drawn as it
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -139,12 +139,31 @@ def play(name: str, count: int = 12, *, seed: int = 0, **hp: object) -> Played:
     **hp
         Hyper-parameters in place of those of ``SMALL`` and the method's defaults.
     """
-    if count < 1:
-        raise ValueError(f"count: got {count}, expected at least 1")
+    return film(name, [count], seed=seed, **hp)[0]
+
+
+def film(
+    name: str, shown: Sequence[int], *, seed: int = 0, **hp: object
+) -> list[Played]:
+    """Run a method once, and return it as it was after each of some rounds.
+
+    Parameters
+    ----------
+    shown : sequence of int >= 1
+        Numbers of rounds, ascending.
+    name, seed, **hp
+        As in ``play``.
+    """
+    if not shown or min(shown) < 1 or sorted({*shown}) != [*shown]:
+        got = f"got {[*shown]}, expected ascending numbers from 1"
+        raise ValueError(f"count, shown: {got}")
     fed = federation(name, seed=seed, **SMALL.get(name, {}) | hp)
-    played = list(islice(fed.rounds(), count))
-    last = played[-1]
-    rule = fed.method.rule(fed.ctx.hp)
+    rounds = list(islice(fed.rounds(), shown[-1]))
+    return [_evaluated(fed, rounds[:number]) for number in shown]
+
+
+def _evaluated(fed: Federation, played: Sequence[Round]) -> Played:
+    last, rule = played[-1], fed.method.rule(fed.ctx.hp)
     found = Log.of(fed.evaluate(last))
     right = found.accuracy["/".join(rule)] / found.samples
     models, final = fed.models(last)

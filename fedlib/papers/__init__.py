@@ -8,7 +8,7 @@ and, where there are any, runs that are not its grid (``special.py``).
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 # A paper joins with one line here, in the order in which tables have them. The import
 # first binds the sub-package to its name, as imports of modules do, then the function
@@ -42,6 +42,7 @@ PAPERS: dict[str, Mapping[str, Protocol]] = {
     name: paper.protocols for name, paper in TABLES.items()
 }
 OURS = {"digits", "noise"}
+_added: set[tuple[str, str]] = set()  # papers, and data sets that ``add`` gave them
 
 
 def setting(paper: str, dataset: str, method: str, **changes: Any) -> Spec:
@@ -70,6 +71,35 @@ def setting(paper: str, dataset: str, method: str, **changes: Any) -> Spec:
     if paper not in PAPERS:
         raise ValueError(f"paper: got {paper!r}, expected one of {list(PAPERS)}")
     return spec_of(TABLES[paper], dataset, method, **changes)
+
+
+def add(paper: str, dataset: str, like: str, **changes: Any) -> None:
+    """Give a paper a setting of a data set of your own, like that of one of its own.
+
+    Parameters
+    ----------
+    paper, like : str
+        A key of ``PAPERS``, and a data set of that paper.
+    dataset : str
+        What was added by ``data.add_folder``.
+    **changes
+        Fields of ``Protocol`` in place of those of ``like``, such as ``net``.
+
+    Raises
+    ------
+    ValueError
+        Unknown paper, data set or field, or the paper has this data set itself.
+    """
+    if paper not in PAPERS:
+        raise ValueError(f"paper: got {paper!r}, expected one of {list(PAPERS)}")
+    protocols = cast("dict[str, Protocol]", PAPERS[paper])
+    if like not in protocols:
+        raise ValueError(f"like: got {like!r}, expected one of {list(protocols)}")
+    if dataset in protocols and (paper, dataset) not in _added:
+        raise ValueError(f"dataset: got {dataset!r}, which {paper} has itself")
+    protocols[dataset] = protocols[like]._replace(**changes)
+    _added.add((paper, dataset))
+    OURS.add(dataset)
 
 
 def special(artefact: str) -> Callable[[Mapping[str, Any]], list[Spec]] | None:

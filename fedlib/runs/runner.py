@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice, takewhile
 from pathlib import Path
+from types import FunctionType
 from typing import NamedTuple
 
 import torch
@@ -68,8 +69,14 @@ def code_of(spec: Spec) -> Code:
     How they are stored is not of it (``FORMAT``), nor on which device they are made. Of
     all nets that of the spec counts, and of a scheme the partition that it draws.
     """
+    build = nets.NETS[spec.net].build if spec.net in nets.NETS else None
+    added = isinstance(build, FunctionType) and build.__module__ != nets.__name__
     return code(
-        (*ROOTS, Place(registry.module(spec.method), "METHOD")),
+        (
+            *ROOTS,
+            Place(registry.module(spec.method), "METHOD"),
+            *([where(build)] if added else []),  # the table does not hold it
+        ),
         {Place(nets.__name__, "NETS"): spec.net},
         (*NOT_FOLLOWED, str(where(partitions.draw))),
     )

@@ -18,6 +18,7 @@ from typing import Any
 
 from fedlib.core import compiled
 from fedlib.runs import published, runner
+from fedlib.runs.own import use_named
 from fedlib.runs.spec import Spec
 from fedlib.support.files import atomic_write, locked
 
@@ -64,6 +65,7 @@ def there(text: str, key: str, kernel: str) -> Answer:
 def _computed(text: str, key: str) -> Answer:
     """Compute a run, and return why there is none."""
     try:
+        use_named()
         spec = Spec.model_validate_json(text)
         if runner.key(spec) != key:
             return {"refused": what_it_has(spec)}

@@ -1,11 +1,13 @@
 """Sentences of walkthroughs follow their numbers."""
 
 import math
+from collections import Counter
 
 import pandas as pd
 import pytest
 
-from fedlib import papers
+import fedlib
+from fedlib import federation, papers
 from fedlib.learn import evidence
 
 SCORES = pd.DataFrame(
@@ -74,3 +76,31 @@ def test_runs_come_by_case_in_the_order_of_the_seeds():
     rounds = evidence.frame(found, lambda r: r.spec.rounds)
     assert rounds.index.tolist() == [4, 2]
     assert rounds.to_dict("list") == {"short": [1.0, 1.0], "long": [2.0, 2.0]}
+
+
+def test_chance_is_the_best_answer_without_looking():
+    """By loops over the test shards: one answer a client, or one for all."""
+    shares: list[Counter] = []
+    fed = federation(papers.fedmps("digits", "local"))
+    for index in fed.test.index:
+        labels = fed.test.y[index].tolist()
+        shares.append(Counter({c: n / len(labels) for c, n in Counter(labels).items()}))
+    each = sum(max(share.values()) for share in shares) / len(shares)
+    joint = max(sum(share[c] for share in shares) / len(shares) for c in range(10))
+    count = sum(len(index) for index in fed.test.index)
+    assert joint < each
+    for method, wanted in (("local", each), ("fedavg", joint), ("fedproto", each)):
+        found = evidence.by_chance(papers.fedmps("digits", method))
+        assert found == (pytest.approx(100 * wanted), count)
+
+
+def test_a_run_that_stays_at_chance_is_told(capsys):
+    done = fedlib.run(papers.fedmps("digits", "local", rounds=4))
+    assert evidence.learned(done)
+    assert capsys.readouterr().out.startswith("Local, seed 1234: ")
+    rates = {"learning_rate": 1e-7}
+    stays = fedlib.run(papers.fedmps("digits", "local", rounds=1, training=rates))
+    assert not evidence.learned(stays)
+    told = capsys.readouterr().out
+    assert told.startswith("WARNING: Local, seed 1234 stays at chance: ")
+    assert "another learning rate than 1e-07." in told

@@ -1,6 +1,8 @@
 """The toy federation: who owns what, what a play returns, and what is drawn of it."""
 
+import base64
 import functools
+import io
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -9,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from matplotlib.colors import to_rgb
+from PIL import Image
 
 from fedlib import registry
 from fedlib.core.tree import flatten
@@ -119,6 +122,37 @@ def test_what_travels_and_stays_by_hand():
     assert table.loc["FedGKD", "down"] == "model 1390, teacher 1390 (1 of 2)"
     assert table.loc["CCVR", "up"] == f"{model}, gaussians 14 (once)"
     assert table.loc["CCVR", "floats"] == 2780 + 14 / 2
+
+
+def test_a_film_is_the_rounds_of_one_play():
+    first, third = toy.film("fedproto", [1, 3])
+    for one, count in ((first, 1), (third, 3)):
+        again = toy.play("fedproto", count)
+        assert one.last.number == count == len(one.sent)
+        assert one.accuracy == again.accuracy
+        for name, w in one.models.personal.items():
+            assert torch.equal(w, again.models.personal[name])
+    for shown in ([], [0, 1], [2, 1], [1, 1]):
+        with pytest.raises(ValueError, match="expected ascending numbers from 1"):
+            toy.film("local", shown)
+
+
+def test_the_moving_plane_has_a_frame_for_each_round():
+    frames = toy.film("fedproto", [1, 2, 4])
+    html = plots.moving(frames, milliseconds=200).data
+    assert all(f"{p.last.number}: {100 * p.accuracy:.0f} %" in html for p in frames)
+    film = Image.open(io.BytesIO(base64.b64decode(html.split("base64,")[1][:-2])))
+    assert film.n_frames == 3
+    pictures, times = [], []
+    for number in range(3):
+        film.seek(number)
+        pictures.append(np.asarray(film.convert("RGB")))
+        times.append(film.info["duration"])
+    assert times == [200, 200, 600]
+    assert (pictures[0] != pictures[1]).any()
+    assert (pictures[1] != pictures[2]).any()
+    assert len(html) < 60_000  # pages keep it
+    assert not plt.get_fignums()
 
 
 def test_planes_returns_what_it_drew():

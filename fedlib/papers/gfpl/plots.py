@@ -5,17 +5,19 @@
 # pyright: reportCallIssue=false, reportGeneralTypeIssues=false
 # pyright: reportReturnType=false
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Ellipse
+from torch import Tensor
 
-from fedlib.blocks.mixtures import Mixtures, components
+from fedlib.blocks.mixtures import Mixtures, components, fuse
 from fedlib.draw import plot
 from fedlib.draw.plot import RC
 
@@ -52,6 +54,31 @@ def ellipses(
         ax.plot(x, y, "+", color=colour, markersize=6, markeredgewidth=1.2)
         rows.append((x, y, sd_x, sd_y, share))
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+@mpl.rc_context(RC)
+def merged(
+    pooled: Mixtures, threshold: float, clouds: Sequence[Tensor]
+) -> tuple[Figure, pd.DataFrame]:
+    """Draw what merging at one threshold leaves of a pool of one class, in the plane.
+
+    Parameters
+    ----------
+    pooled : Mixtures
+        Components of all clients, ``d = 2``.
+    threshold : float
+        S_C: the distance below which components merge.
+    clouds : sequence of Tensor ``[N, 2]``
+        The clients' embeddings, drawn beneath.
+    """
+    fused = fuse(pooled, threshold)
+    fig, ax = plt.subplots(figsize=(plot.COLUMN, 1.9), layout="constrained")
+    for cloud, colour in zip(clouds, plot.CYCLE, strict=False):
+        ax.scatter(*cloud.T.numpy(), s=4, color=colour, zorder=3)
+    drawn = ellipses(ax, fused.mixtures, 0, plot.PURPLE)
+    ax.set(aspect="equal", xlim=(-1.3, 1.3), ylim=(0.1, 1.35))
+    ax.set_title(f"S_C = {threshold:g}: {len(drawn)} Gaussians")
+    return fig, drawn
 
 
 @mpl.rc_context(RC)
