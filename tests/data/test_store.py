@@ -43,7 +43,9 @@ def test_other_classes_than_the_sets_own_are_told(source, caplog):
     assert line == (
         "MNIST has images of 3 classes (3, 7, 9) instead of 10, numbered without gaps"
     )
-    with pytest.raises(DataError, match=r"3 classes \(3, 7, 9\) instead of 10; 6 train"):
+    with pytest.raises(
+        DataError, match=r"3 classes \(3, 7, 9\) instead of 10; 6 train"
+    ):
         data.check("mnist")
 
 
