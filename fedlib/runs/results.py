@@ -97,6 +97,11 @@ class Result:
         evaluated. The best round is chosen on the test set, which favours long and
         noisy curves: FedMPS's released program does so, most papers do not say.
         ``is_paper_rule`` marks model, rule and data of the paper.
+
+        Column ``over`` says how many clients (or groups) the last mean is over, 1 for
+        a test set that all share. Column ``who`` is ``participants`` where other
+        clients have no such model, since theirs is forgotten after their rounds; then
+        the mean says nothing of those. Otherwise it is ``clients``.
         """
         rows = []
         test: TestData = self.spec.test
@@ -115,6 +120,7 @@ class Result:
             each, evaluated = each[seen], self.log.evaluated[seen].tolist()
             mean = each.nanmean(1)
             best = int(mean.argmax())
+            some = data == "clients" and self._of_participants(model, rule)
             rows.append(
                 {
                     "model": model,
@@ -126,10 +132,17 @@ class Result:
                     "mean_last5": float(mean[-5:].mean()),
                     "std_last": _spread(each[-1]),
                     "std_best": _spread(each[best]),
+                    "over": int((~each[-1].isnan()).sum()),
+                    "who": "participants" if some else "clients",
                     "is_paper_rule": (model, rule) == self.paper_rule and data == test,
                 }
             )
         return pd.DataFrame(rows)
+
+    def _of_participants(self, model: str, rule: str) -> bool:
+        """Return whether some clients lack a model while others have it."""
+        absent = self.log.accuracy[f"{model}/{rule}"] == NOT_EVALUATED
+        return bool((absent.any(1) & ~absent.all(1)).any())
 
     def payload(self) -> pd.DataFrame:
         """Return the numbers sent per round, direction and field, over all clients.

@@ -48,7 +48,7 @@ from fedlib.runs.federation import Federation, federation, partition_of
 from fedlib.runs.results import Result
 from fedlib.runs.spec import Spec
 from fedlib.runs.watching import Watch, by_round
-from fedlib.support.files import atomic_write, locked, write_text
+from fedlib.support.files import atomic_write, locked, sweep, write_text
 from fedlib.support.paths import cache_dir
 from fedlib.support.progress import progress_off
 from fedlib.support.sources import NOT_FOLLOWED, Code, Place, code, where
@@ -163,8 +163,33 @@ def _ignored(path: Path, error: Exception) -> None:
 
 def _write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
     whole = {k: v.contiguous().clone() for k, v in tensors.items()}
-    with atomic_write(path) as temporary:
+    with _naming(path), atomic_write(path) as temporary:
         save_file(whole, temporary, sealed(whole, metadata))
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name file, run and folder where a file of a run cannot be written.
+
+    Raises
+    ------
+    OSError
+        The disk is full, or a folder is not to be written to any more.
+    """
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        why = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise OSError(
+            f"{path.name} of run {path.parent.name} cannot be written into "
+            f"{path.parent} ({why}); the files before it are whole, and the run goes "
+            "on from there when there is room"
+        ) from error
+
+
+def _write_table(path: Path, table: dict) -> None:
+    with _naming(path):
+        write_text(path, json.dumps(table, indent=1, sort_keys=True) + "\n")
 
 
 def _result(spec: Spec, log: dict[str, Tensor]) -> Result:
@@ -451,7 +476,7 @@ def _compute(
     count = max(1, spec.rounds - done)
     timing = {f"{k}_seconds_per_round": v / count for k, v in seconds.items()}
     timing["cpu_seconds_per_round"] = (time.process_time() - worked) / count
-    write_text(home / "timing.json", json.dumps(timing, indent=1) + "\n")
+    _write_table(home / "timing.json", timing)
     record = identity(spec) | {
         "sources": code_of(spec).parts,
         "deviations": fed.partition.deviations,
@@ -460,7 +485,7 @@ def _compute(
         "kept_bytes": kept,
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }
-    write_text(home / "spec.json", json.dumps(record, indent=1, sort_keys=True) + "\n")
+    _write_table(home / "spec.json", record)
     return rows.stacked().flat()
 
 
@@ -498,6 +523,7 @@ def run(spec: Spec, watch: Watch | None = None) -> Result:
         if stored is not None:
             _tell(watch, spec, stored.log)
             return stored
+        sweep(home)
         log = _compute(spec, home, device, watch)
         _write(home / "result.safetensors", log, {"format": str(FORMAT)})
         for part in [*home.glob("checkpoint*"), *home.glob("log-*")]:

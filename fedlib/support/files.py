@@ -5,6 +5,7 @@ import glob
 import hashlib
 import os
 import platform
+import re
 import secrets
 import stat
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 OLD = 3600.0  # seconds; no writer takes so long
+TEMPORARY = re.compile(r"\..+-[0-9a-f]{8}(\.\w+)?")  # names of ``atomic_write``
 
 
 @contextmanager
@@ -50,6 +52,16 @@ def _sweep(path: Path) -> None:
         with suppress(OSError):  # another process was faster, or it is not ours
             if time.time() - left.stat().st_mtime > OLD:
                 left.unlink()
+
+
+def sweep(folder: Path) -> None:
+    """Remove every temporary file of ``atomic_write`` in a folder, whatever its age.
+
+    For who holds the folder's lock: whoever began to write them is dead.
+    """
+    for path in folder.iterdir():
+        if TEMPORARY.fullmatch(path.name):
+            path.unlink(missing_ok=True)
 
 
 def opened_to_others(folder: Path) -> None:
@@ -102,7 +114,10 @@ def locked(path: Path, what: str) -> Iterator[None]:
             "FEDLIB_CACHE",
         ) from error
     try:
-        write_text(holder, f"process {os.getpid()} on {platform.node()}")
+        since = time.strftime("%Y-%m-%d %H:%M:%S %z")
+        who = f"process {os.getpid()} on {platform.node()} (since {since})"
+        with suppress(OSError):  # a full disk: what is done under the lock will say so
+            write_text(holder, who)
         yield
     finally:
         holder.unlink(missing_ok=True)

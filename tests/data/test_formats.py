@@ -317,6 +317,16 @@ def test_syn_as_images(source, form, test):
     assert torch.equal(found.test_x[0], decoded(members[f"{test}/7/a.png"]))
 
 
+def test_a_folder_10_of_syn_is_the_digit_0_as_in_a_mat(source):
+    """C09: as a name of its own it would stand behind 1, and be class number 1."""
+    names = ["train/10/a.png", "train/1/a.png", "train/2/a.png", "test/10/a.png"]
+    unpack(source / "syn", {name: picture(n, "PNG") for n, name in enumerate(names)})
+    found = data.load("syn")
+    assert found.classes == ("0", "1", "2")
+    assert found.train_y.tolist() == [1, 0, 2]  # in the order of folders
+    assert found.test_y.tolist() == [0]
+
+
 @pytest.mark.parametrize("name", ["syn/train.pkl", "SynthDigits/partitions/part0.pkl"])
 def test_pickles_are_refused_unread(source, name):
     unpack(source, {name: b"c__builtin__\nexit\n(I3\ntR."})  # would end this process

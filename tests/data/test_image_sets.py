@@ -96,16 +96,32 @@ def test_realwaste(source, form):
         for name, k in counts.items()
         for n in range(1, k + 1)
     }
+    rest = ["Metal", "Miscellaneous Trash", "Paper", "Plastic", "Textile Trash"]
+    rest += ["Vegetation", "Waste"]
+    members |= {f"realwaste-main/RealWaste/{name}/a.jpg": flat(200) for name in rest}
     put(source, "realwaste", form, members | {"realwaste-main/logo.png": picture(0)})
     found = data.load("realwaste")
     # what split-folders does with 10 and 7 files of such names: see its own test
     assert numbers(found.train_x) == [1, 10, 2, 3, 4, 6, 7, 101, 102, 104, 106]
-    assert numbers(found.test_x) == [5, 8, 9, 103, 105, 107]
-    assert labelled(found)["test"] == ["Food Organics"] * 3 + ["Glass"] * 3
+    assert numbers(found.test_x) == [5, 8, 9, 103, 105, 107] + [200] * 7
+    test = ["Food Organics"] * 3 + ["Glass"] * 3 + rest
+    assert labelled(found)["test"] == test
     assert found.augment == Augment(4, True)
     official = data.DATASETS["realwaste"].per_class
     assert official is not None
     assert [sum(part) for part in official] == [3323, 1429]
+
+
+@both
+def test_an_empty_folder_of_a_class_does_not_shift_the_others(source, form):
+    """C05: without it tulips are class 3, and a run starts with four of five."""
+    members = four_of_five(["daisy", "dandelion", "sunflower", "tulip"])
+    path = put(source, "flowers", form, members)
+    if form == "folder":
+        (path / "rose").mkdir()
+    told = r"images of 4 classes \(daisy, dandelion, sunflower, tulip\), expected 5"
+    with pytest.raises(DataError, match=told):
+        data.load("flowers")
 
 
 def test_a_tree_without_classes_is_named(source):
@@ -148,7 +164,7 @@ def test_unreadable_images_keep_their_place_in_the_split(source, form):
         ),
         (
             "realwaste",
-            r"^RealWaste: 5 classes \(a, b, c, d, e\) instead of 9; 10 training",
+            r"^realwaste: images of 5 classes \(a, b, c, d, e\), expected 9; a folder",
         ),
     ],
 )

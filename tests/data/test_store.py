@@ -35,6 +35,20 @@ def test_the_fingerprint_is_of_the_content(source, tmp_path, monkeypatch):
     assert data.load("mnist").fingerprint != first
 
 
+def test_other_classes_than_the_sets_own_are_told(source, caplog):
+    """C05's siblings: what is stored as numbers shifts as folders do."""
+    write_idx(source / "MNIST")
+    data.load("mnist")
+    (line,) = caplog.messages
+    assert line == (
+        "MNIST has images of 3 classes (3, 7, 9) instead of 10, numbered without gaps"
+    )
+    with pytest.raises(
+        DataError, match=r"3 classes \(3, 7, 9\) instead of 10; 6 train"
+    ):
+        data.check("mnist")
+
+
 # the decoded file
 
 

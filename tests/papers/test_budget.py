@@ -52,9 +52,8 @@ def test_another_method_or_data_set_is_another_setting():
 
 def test_local_epochs_do_not_count_where_steps_do():
     full = papers.fedpa("fashion", "fedavg")
-    assert (
-        cut(papers.fedpa("fashion", "fedavg", training={"local_epochs": 1}), full) == []
-    )
+    fewer = full.training.model_copy(update={"local_epochs": 1})
+    assert cut(full.model_copy(update={"training": fewer}), full) == []
     steps = papers.fedpa("fashion", "fedavg", training={"local_steps": 5})
     assert cut(steps, full) == ["5 of 20 local steps"]
 

@@ -20,7 +20,7 @@ from fedlib.partitions import LDA, NID1, CappedDirichlet, DomainSkew, NwayKshot,
 from fedlib.runs import runner
 from fedlib.runs.federation import federation
 from fedlib.runs.reports import REFERENCE
-from fedlib.runs.spec import Spec
+from fedlib.runs.spec import SettingError, Spec
 from tests.conftest import TOY, copied, toy_context
 from tests.data.test_leaf import users, write, write_faces
 
@@ -84,6 +84,24 @@ def test_settings_are_those_of_the_paper_or_its_program(paper, dataset):
         training.learning_rate,
         spec.test,
     ) == SETTINGS[paper, dataset]
+
+
+@pytest.mark.parametrize(
+    ("training", "told"),
+    [
+        ({"optimiser": "adam", "momentum": 0.9}, r"momentum: got 0.9 beside optimiser"),
+        ({"local_steps": 3, "local_epochs": 2}, r"local_epochs: got 2 beside local_st"),
+    ],
+)
+def test_a_setting_that_nothing_reads_is_refused(training, told):
+    """C13: it would change the key and no number."""
+    with pytest.raises(SettingError, match=rf"^training\.{told}.* leave it out$"):
+        here("fedmps", "digits", training=training)
+    for name, value in training.items():  # each alone is read
+        assert getattr(here("fedmps", "digits", training={name: value}).training, name)
+    idle = [*training][1]
+    with pytest.raises(SettingError, match=idle):  # FedPA's protocol has the other one
+        here("fedpa", "digits", training={idle: training[idle]})
 
 
 def test_gradients_are_clipped_in_fedpgs_settings_alone():

@@ -20,7 +20,7 @@ import torch
 from safetensors import safe_open
 
 from fedlib import papers, registry
-from fedlib.core.log import Log
+from fedlib.core.log import NOT_EVALUATED, Log
 from fedlib.core.method import NonFiniteError, cohort_size
 from fedlib.core.tree import flatten
 from fedlib.runs import reports, runner
@@ -867,6 +867,22 @@ def test_summary_by_hand(result):
     assert not head["is_paper_rule"]
     assert head["last"] == pytest.approx(0.125)
     assert head["std_last"] == pytest.approx(0.125)
+
+
+def test_how_many_clients_a_mean_is_over_stands_beside_it(result):
+    """C15: one without test samples, then one whose model is not kept."""
+    both = result.summary()
+    assert both["over"].tolist() == [2, 2]
+    assert both["who"].tolist() == ["clients"] * 2
+    result.log.accuracy["personal/nearest_own"][-1, 0] = NOT_EVALUATED
+    assert result.summary()["over"].tolist() == [2, 1]
+    assert result.summary()["who"].tolist() == ["clients", "participants"]
+    result.log.samples[:, 1] = 0
+    result.log.accuracy["personal/nearest_own"][-1] = 0
+    found = result.summary()
+    assert found["over"].tolist() == [1, 1]
+    assert found["who"].tolist() == ["clients"] * 2
+    assert found["last"].tolist() == pytest.approx([0.25, 0.0])
 
 
 def test_payload_by_hand(result):

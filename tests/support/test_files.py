@@ -1,6 +1,7 @@
 """Files of many users: whole or absent, readable as the umask says, locks that tell."""
 
 import os
+import platform
 import threading
 import time
 
@@ -65,6 +66,22 @@ def test_what_killed_writers_left_is_swept(tmp_path):
     assert all(path.exists() for path in (young, *others))
 
 
+def test_who_holds_a_folder_sweeps_what_any_killed_writer_left(tmp_path):
+    """Young ones, too; what only looks like one stays."""
+    kept = ["a.txt", ".lock", ".lock-holder", ".a-0123abcg.txt"]
+    for name in kept:
+        (tmp_path / name).touch()
+    for path in (tmp_path / "a.txt", tmp_path / ".lock-holder", tmp_path / "b.c.json"):
+        with atomic_write(path) as temporary:
+            left = temporary.with_name(temporary.name)
+            temporary.touch()
+            os.link(temporary, tmp_path / "copy")
+        os.rename(tmp_path / "copy", left)  # as if it had been killed there
+    files.sweep(tmp_path)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == sorted([*kept, "b.c.json"])
+
+
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_lock_follows_no_link(tmp_path, exists):
     """Someone else's link, where a lock will be, would empty or make a file of mine."""
@@ -91,7 +108,10 @@ def test_who_waits_is_told_for_whom(tmp_path, monkeypatch):
     holder = threading.Thread(target=hold)
     holder.start()
     held.wait()
-    told = rf"fedavg, seed 3: waiting for process {os.getpid()} on .*, which is at work"
+    told = (
+        rf"fedavg, seed 3: waiting for process {os.getpid()} on {platform.node()} "
+        rf"\(since {time.strftime('%Y')}-\d\d-\d\d \d\d:\d\d:\d\d .\d{{4}}\), which is"
+    )
     with pytest.warns(UserWarning, match=told), locked(lock, "fedavg, seed 3"):
         pass
     holder.join()

@@ -14,11 +14,22 @@ SHAPE = (3, 32, 32)
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
-def _read(paths: list[Path], notes: Notes, split: Callable[..., splits.Split]) -> Raw:
-    """Read ``<class>/*``, split by row; images that cannot be read keep their row."""
+def _read(
+    paths: list[Path], notes: Notes, split: Callable[..., splits.Split], classes: int
+) -> Raw:
+    """Read ``<class>/*``, split by row; images that cannot be read keep their row.
+
+    An empty folder would shift the numbers of the classes behind it.
+    """
     items = by_class(listing(paths))
     if not items:
         raise DataError(f"{paths[0].name}: no images under <class>/")
+    found = sorted({item.label for item in items})
+    if len(found) != classes:
+        raise DataError(
+            f"{paths[0].name}: images of {len(found)} classes ({', '.join(found)}), "
+            f"expected {classes}; a folder without images is none"
+        )
     train, test = (
         blocks(paths, [items[row] for row in rows], notes, SHAPE, square(32))
         for rows in split(items)
@@ -50,7 +61,7 @@ ENTRIES = {
         title="Flowers",
         shape=SHAPE,
         find=first_of("flowers", "flowers.zip"),
-        read=partial(_read, split=partial(_shuffled, share=0.75)),
+        read=partial(_read, split=partial(_shuffled, share=0.75), classes=5),
         mean=IMAGENET[0],
         std=IMAGENET[1],
         place="flowers/<class>/*.jpg, or those folders in flowers.zip",
@@ -63,7 +74,7 @@ ENTRIES = {
         title="DeFungi",
         shape=SHAPE,
         find=first_of("defungi", "defungi.zip"),
-        read=partial(_read, split=partial(_shuffled, share=0.8)),
+        read=partial(_read, split=partial(_shuffled, share=0.8), classes=5),
         mean=(0.5,) * 3,
         std=(0.5,) * 3,
         place="defungi/<class>/*.jpg, or those folders in defungi.zip",
@@ -77,7 +88,7 @@ ENTRIES = {
         title="RealWaste",
         shape=SHAPE,
         find=first_of("realwaste", "RealWaste", "realwaste.zip"),
-        read=partial(_read, split=partial(_per_class, share=0.7)),
+        read=partial(_read, split=partial(_per_class, share=0.7), classes=9),
         mean=(0.598, 0.619, 0.631),
         std=(0.155, 0.164, 0.182),
         augment=Augment(4, True),

@@ -65,6 +65,11 @@ def _syn_split(path: Path, opener: Callable[[], IO[bytes]]) -> Iterator[Block]:
     yield from _pieces(x.transpose(3, 2, 0, 1), np.where(y == 10, 0, y))
 
 
+def _as_digits(block: Block) -> Block:
+    """Return images whose folders are called as the labels of a .mat file."""
+    return block._replace(y=["0" if label == "10" else label for label in block.y])
+
+
 def _refuse_huge(variables: list[tuple[str, tuple[int, ...], str]]) -> None:
     """Refuse a .mat file by its list of variables, before any is unpacked."""
     for name, shape, _ in variables:
@@ -91,7 +96,8 @@ def _read_syn(paths: list[Path], notes: Notes) -> Raw:
         return Raw(train, test)
     folders = {PurePosixPath(name).parent.parent.name for name in listing([path])}
     test = "test" if "test" in folders else "val"
-    return read_tree(path, notes, SHAPE, splits=("train", test))
+    raw = read_tree(path, notes, SHAPE, splits=("train", test))
+    return Raw(*(map(_as_digits, part) for part in (raw.train, raw.test)))
 
 
 def _pickles(root: Path) -> list[Path]:
