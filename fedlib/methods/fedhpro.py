@@ -30,32 +30,45 @@ Box
        global head points where the class's does; they start from the last round's.
 
 Readings
-    ``variant="reference"`` sets every switch below to what the released code does.
-    Merging: by samples; ``aggregation="alias_last_client"`` is the released loop, whose
-    list of models holds one live state again and again, so that the server gets the
-    model of the client that was visited last (here: last in a random order of the rows
-    of the cohort). Merging then depends on the order of clients.
-    Head: ``classifier_retrain="creff"`` is a stage of the released code that the paper
-    does not mention: clients also send each class's gradient for the head's weights,
-    and the server trains a new head, which replaces the merged one (``creff.py``).
-    Gradients of Eq. (5): all own samples, own model, after training
-    (``grad_when="post_local"``, ``grad_samples="all"``, ``grad_aug="none"``), or before
-    it (``"pre_local"``: the received model and, under "creff", the last re-trained
-    head) from at most so many samples per class, changed alike (``"dsa"``). Eval mode.
-    With a linear head they are W' (softmax(W z + b) - e_c) in closed form, so Eq. (8)
-    needs one differentiation. Other heads are refused.
-    ``grad_reduction="mean_twice"`` divides by the number of samples, and in Eq. (7) by
-    the number of vectors, once more.
+    The default is the paper's side, ``variant="reference"`` takes the released one of
+    all (``REFERENCE``). M, G and O are lines of main_run.py, utils/gradient_matching.py
+    and options.py (SOURCES.md).
+
+    term     | switch             | paper      | released          | released in
+    Box 4    | aggregation        | fedavg     | alias_last_client | M 427
+    Box 4    | classifier_retrain | none       | creff             | M 134-160, 177
+    (5)      | grad_when          | post_local | pre_local         | M 301
+    (5)      | grad_samples       | all        | 100               | M 317, O 19
+    (5)      | grad_aug           | none       | dsa               | M 318-320
+    (5), (7) | grad_reduction     | mean       | mean_twice        | M 343, G 6
+    (8)      | gm_metric          | cosine     | coordwise_eps     | G 8-12, 86
+    (10)     | margin             | l2_exp     | none              | O 32
+    (12)     | hpcl_reduction     | mean       | mean_div_B        | M 391
+    (13)     | hpal               | norm_sum   | norm_mean         | M 419-421
+
+    Merging: by samples; the released loop's list of models holds one live state again
+    and again, so that the server gets the model of the client that was visited last
+    (here: last in a random order of the rows of the cohort). Merging then depends on
+    the order of clients.
+    Head: "creff" is a stage of the released code that the paper does not mention:
+    clients also send each class's gradient for the head's weights, and the server
+    trains a new head, which replaces the merged one (``creff.py``).
+    Gradients of Eq. (5): all own samples, own model, after training; or before it (the
+    received model and, under "creff", the last re-trained head) from at most so many
+    samples per class, changed alike ("dsa"). Eval mode. With a linear head they are
+    W' (softmax(W z + b) - e_c) in closed form, so Eq. (8) needs one differentiation.
+    Other heads are refused. "mean_twice" divides by the number of samples, and in
+    Eq. (7) by the number of vectors, once more.
     ``gm_metric``: "cosine" of whole vectors; "coordwise_eps" takes 1 - cosine of each
     pair of coordinates (0 for equal signs, 2 for unequal ones, 1 near zero); "mse".
     Matching runs in float64; a class whose gradient vanishes is left out.
-    Margin: ``margin="l2_exp"`` is Eq. (10) inside the exponential; the algorithm box
-    computes it for every batch, we once per epoch (default) or once per round
-    (``margin_when``). "none" is the released default; "dot_additive" its other setting:
-    inner products in place of distances, added outside the exponential; where their sum
-    is negative, the released code takes its logarithm, we count it as 0.
-    L_HPCL is the mean over a batch; ``hpcl_reduction="mean_div_B"`` divides by B again.
-    L_HPAL: ``hpal="norm_sum"`` (default) is the sum of Eq. (13) over vectors scaled to
+    Margin: "l2_exp" is Eq. (10) inside the exponential; the algorithm box computes it
+    for every batch, we once per epoch (default) or once per round (``margin_when``).
+    "dot_additive" is the released code's other setting: inner products in place of
+    distances, added outside the exponential; where their sum is negative, the released
+    code takes its logarithm, we count it as 0.
+    L_HPCL is the mean over a batch; "mean_div_B" divides by B again.
+    L_HPAL: "norm_sum" (default) is the sum of Eq. (13) over vectors scaled to
     length 1, as the released code scales them; it is 1 - cosine where no coordinate is
     more than 1 away. "raw_sum" is Eq. (13) to the letter, whose target cannot be met:
     H is a mean of draws from N(0, 1), half of it negative, and an embedding ends in a

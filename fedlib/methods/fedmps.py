@@ -31,19 +31,24 @@ Readings
     The default is the paper's side, ``variant="reference"`` the released one
     (``REFERENCE``). The authors' repository is not stored anywhere that we could read;
     "released" is what a third party re-uploaded (SOURCES.md).
+
+    term  | switch           | paper     | released   | released in
+    III-C | collection       | eval      | train      | lib/update.py
+    (3)   | supcon_scale     | paper     | released   | lib/conloss.py
+    (7)   | server_optimiser | sgd       | adam       | exps/federated_main.py
+    (8)   | soft_mode        | prob_mean | logit_mean | exps/federated_main.py
+
     Scale of Eq. (3): as printed. The released loss multiplies by tau_1/0.07 (7.14 at
-    0.5), and the printed weights are those of its commands:
-    ``supcon_scale="released"``.
-    Eq. (8) averages probabilities, the released code averages logits:
-    ``soft_mode="logit_mean"`` (its server sends the mean scores, its clients soften
-    them). From the same head the two soft labels differ by less than 0.005 on the
-    digits.
+    0.5), and the printed weights are those of its commands.
+    Eq. (8) averages probabilities, the released code averages logits (its server sends
+    the mean scores, its clients soften them). From the same head the two soft labels
+    differ by less than 0.005 on the digits.
     Server optimiser: IV-A5 names SGD at 0.01 with momentum 0.5 for everything, the
-    released code takes Adam at 1e-3 (``server_optimiser="adam"``); both fresh each
-    round. ``server_learning_rate`` is that of the optimiser unless it is given.
+    released code takes Adam at 1e-3; both fresh each round. ``server_learning_rate`` is
+    that of the optimiser unless it is given.
     Collection: III-C and Algorithm 1 average after the last epoch, so the trained model
-    sees all samples, in eval mode; ``collection="train"``, as released, takes the
-    embeddings of the last local epoch in train mode, each before its step's update.
+    sees all samples, in eval mode; the released code takes the embeddings of the last
+    local epoch in train mode, each before its step's update.
     A class without a global prototype (silent): the sample's own detached embedding
     stands in, as released; ``missing="drop"`` leaves that element out of V.
     First weights (silent): each client's own draw, as released, or one draw for all
@@ -141,6 +146,14 @@ class Client(NamedTuple):
     state: State  # [K, ...]
 
 
+# What a term is by each side of the card's table; the paper's comes first.
+
+SCALE = {  # Eq. (3): what it is multiplied by
+    "paper": lambda tau: 1.0,
+    "released": lambda tau: tau / RELEASED_BASE_TEMPERATURE,
+}
+
+
 def contrast(z: Tensor, y: Tensor, level: Protos, hp: HP) -> Tensor:
     r"""Return :math:`\ell_{con}` of one level: z ``[B, d]`` against its prototypes."""
     known = level.known[y]
@@ -148,7 +161,7 @@ def contrast(z: Tensor, y: Tensor, level: Protos, hp: HP) -> Tensor:
     v = torch.cat([z, prototype])  # V = {z_i} u {p_bar}, |V| = 2B
     valid = torch.cat([torch.ones_like(known), known | (hp.missing != "drop")])
     tau = hp.contrast_temperature
-    scale = tau / RELEASED_BASE_TEMPERATURE if hp.supcon_scale == "released" else 1.0
+    scale = SCALE[hp.supcon_scale](tau)
     return scale * supcon(v, torch.cat([y, y]), tau, valid)  # Eq. (3)
 
 
@@ -248,16 +261,19 @@ def soft_labels(ctx: Context, head: State, high: Protos) -> Protos:
     r"""Return the soft label ``[C, C]`` of each class from prototypes ``[K, C, d]``."""
     hp: HP = ctx.hp
     with torch.no_grad():
-        logits = ctx.net.head(head, high.mean.flatten(0, 1)).unflatten(
-            0, high.count.shape
-        )
-    tau = hp.soft_temperature
-    if hp.soft_mode == "prob_mean":
-        each = torch.softmax(logits / tau, -1)
-        return protos.merge(Protos(each, high.count))  # Eq. (8)
-    mean = protos.merge(Protos(logits, high.count))
-    soft = torch.softmax(mean.mean / tau, -1) * mean.known.unsqueeze(-1)
-    return Protos(soft, mean.count)
+        logits = ctx.net.head(head, high.mean.flatten(0, 1))
+    scores = Protos(logits.unflatten(0, high.count.shape), high.count)
+    if hp.soft_mode == "logit_mean":
+        return released_soft_labels(scores, hp.soft_temperature)
+    softened = torch.softmax(scores.mean / hp.soft_temperature, -1)
+    return protos.merge(Protos(softened, high.count))  # Eq. (8)
+
+
+def released_soft_labels(scores: Protos, tau: float) -> Protos:
+    """Return the softened means ``[C, C]`` of scores ``[K, C, C]``."""
+    mean = protos.merge(scores)
+    softened = torch.softmax(mean.mean / tau, -1)
+    return Protos(softened * mean.known.unsqueeze(-1), mean.count)
 
 
 def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
