@@ -103,7 +103,7 @@ def gaussians(z: Tensor, y: Tensor, classes: int) -> Gaussians:
     return Gaussians(local.mean, torch.stack(scatter, 1) / freedom, local.count)
 
 
-def survey(ctx: Context, server: Server, mine: Client, shards: Shards) -> Up:
+def survey(ctx: Context[HP], server: Server, mine: Client, shards: Shards) -> Up:
     """Box 2; a client uses its own BatchNorm statistics where those stay local."""
     held = shared_model.models(ctx, server, mine)
     state, stacked = held.received or server.model.state, held.received is not None
@@ -141,9 +141,9 @@ def draw(
     return z[known].flatten(0, 1), known.nonzero()[:, 0].repeat_interleave(each)
 
 
-def finalise(ctx: Context, server: Server, up: Up) -> Server:
+def finalise(ctx: Context[HP], server: Server, up: Up) -> Server:
     """Box 3 and 4; the model stays as it is where nothing is drawn."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     pick, training = ctx.random("calibration"), ctx.training
     z, y = draw(pooled(up.gaussians), hp.samples_per_class, hp.jitter, pick)
     z = power(z, 1 / hp.tukey_power).float()

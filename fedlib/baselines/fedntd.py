@@ -66,7 +66,9 @@ def distill(logits: Tensor, teacher: Tensor, y: Tensor, temperature: float) -> T
     return temperature**2 * each.mean()
 
 
-def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
+def client(
+    ctx: Context[HP], down: Down, mine: Client, shards: Shards
+) -> Turn[Client, Up]:
     """Box 2."""
     hp = ctx.hp
 

@@ -13,7 +13,7 @@ that is defined.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import floor
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from pydantic import BaseModel
@@ -48,6 +48,7 @@ __all__ = [
     "Round",
     "Rule",
     "Shards",
+    "Trained",
     "Tree",
     "Turn",
     "cohort_size",
@@ -57,6 +58,7 @@ __all__ = [
 
 Logged = dict[str, Tensor]  # numbers to log, by name
 
+HP = TypeVar("HP", covariant=True)
 Kept = TypeVar("Kept")
 Sent = TypeVar("Sent")
 # What a client's turn in a round returns: what it keeps, its upload, and the mean [K]
@@ -73,10 +75,10 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Context:
-    """What every function of a method may look at."""
+class Context(Generic[HP]):
+    """What every function of a method may look at; ``Context[HP]`` in its file."""
 
-    hp: Any  # the method's hyper-parameters
+    hp: HP  # the method's hyper-parameters
     net: Net
     training: Training
     classes: int  # C
@@ -204,29 +206,98 @@ class Counted(NamedTuple):
     once: bool = False  # a broadcast counted once, not for each receiver
 
 
+class InitFn(Protocol):
+    """Before round 1."""
+
+    def __call__(self, ctx: Context, /) -> tuple[Tree, Tree]:
+        """Draw what the server keeps, and what each client keeps ``[N, ...]``."""
+        ...
+
+
+class BroadcastFn(Protocol):
+    """What travels down; ``reply`` is a second broadcast, after merging."""
+
+    def __call__(self, ctx: Context, server: Any, /) -> Any:
+        """Return the method's ``Down``: what every client of the cohort receives."""
+        ...
+
+
+class ClientFn(Protocol):
+    """A cohort's turn."""
+
+    def __call__(
+        self, ctx: Context, down: Any, mine: Any, shards: Shards, /
+    ) -> Turn[Tree, Any]:
+        """Train K clients; return what they keep, their ``Up``, and terms ``[K]``.
+
+        ``down`` is the broadcast, ``mine`` the cohort's rows ``[K, ...]`` of what
+        clients keep, ``shards`` their data.
+        """
+        ...
+
+
+class MergeFn(Protocol):
+    """The server's turn; it sees uploads and no data."""
+
+    def __call__(self, ctx: Context, server: Any, up: Any, /) -> tuple[Tree, Logged]:
+        """Return what the server keeps after a round, and numbers to log."""
+        ...
+
+
+class ModelsFn(Protocol):
+    """What can be evaluated."""
+
+    def __call__(self, ctx: Context, server: Any, mine: Any, /) -> Models:
+        """Return personal and global models, prototypes, and scores of its own."""
+        ...
+
+
+class FinishFn(Protocol):
+    """A cohort's second turn, on the reply."""
+
+    def __call__(self, ctx: Context, down: Any, mine: Any, /) -> tuple[Tree, Logged]:
+        """Return what K clients keep after the reply, and terms ``[K]`` to log."""
+        ...
+
+
+class SurveyFn(Protocol):
+    """One more upload, of a finished model."""
+
+    def __call__(self, ctx: Context, server: Any, mine: Any, shards: Shards, /) -> Any:
+        """Return what all N clients tell the server of their data."""
+        ...
+
+
+class FinaliseFn(Protocol):
+    """What the server makes of a survey."""
+
+    def __call__(self, ctx: Context, server: Any, up: Any, /) -> Tree:
+        """Return the server that is evaluated; no round sees it."""
+        ...
+
+
 class Method(NamedTuple):
     """A federated method. ``server`` and ``mine`` are trees of tensors.
 
     Both are finite and keep the shapes of ``init``: a checkpoint is held to them.
     ``mine`` has a leading client axis; ``client`` sees the rows of the round's cohort.
-    ``client`` and ``finish`` return logged terms ``[K]``, ``merge`` logged numbers.
     """
 
     name: str
     source: str  # paper and year
     hp: type[BaseModel]
-    init: Callable[[Context], tuple[Tree, Tree]]  # -> server, mine
-    broadcast: Callable[[Context, Tree], Any]  # server -> Down
-    client: Callable[[Context, Any, Tree, Shards], Turn[Tree, Any]]
-    merge: Callable[[Context, Tree, Any], tuple[Tree, Logged]]
-    models: Callable[[Context, Tree, Tree], Models]  # what can be evaluated
+    init: InitFn
+    broadcast: BroadcastFn
+    client: ClientFn
+    merge: MergeFn
+    models: ModelsFn
     predict: Rule | Callable[[Any], Rule]  # what the paper evaluates; by hp
     counted: tuple[Counted, ...] = ()  # what the paper's table counts
     per_class: tuple[str, ...] = ()  # uploads that are records with class counts
-    reply: Callable[[Context, Tree], Any] | None = None  # server -> Down, after merging
-    finish: Callable[[Context, Any, Tree], tuple[Tree, Logged]] | None = None
-    survey: Callable[[Context, Tree, Tree, Shards], Any] | None = None  # -> Up, once
-    finalise: Callable[[Context, Tree, Any], Tree] | None = None  # server, Up -> server
+    reply: BroadcastFn | None = None
+    finish: FinishFn | None = None
+    survey: SurveyFn | None = None
+    finalise: FinaliseFn | None = None
     # By hp: whether a round reads nothing of what clients have from rounds before, once
     # the server has a model
     forgets: Callable[[Any], bool] = lambda hp: False

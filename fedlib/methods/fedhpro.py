@@ -107,13 +107,23 @@ from fedlib.core import heads, protos
 from fedlib.core.averaging import mean_model, start
 from fedlib.core.embed import class_means, forward, padded
 from fedlib.core.hyper import HyperParameters, Variant, fill_variant
-from fedlib.core.local import Losses, Shards, Trained
 from fedlib.core.losses import cross_entropy
-from fedlib.core.messages import Model, as_model
-from fedlib.core.method import Context, Counted, Method
+from fedlib.core.messages import as_model
+from fedlib.core.method import (
+    Context,
+    Counted,
+    Logged,
+    Losses,
+    Method,
+    Model,
+    Models,
+    Rule,
+    Shards,
+    Trained,
+    Turn,
+)
 from fedlib.core.nets import State
 from fedlib.core.protos import Protos
-from fedlib.core.readouts import Models, Rule
 from fedlib.core.rng import generator
 from fedlib.core.tree import tree_map, tree_mean
 
@@ -264,7 +274,7 @@ def align(z: Tensor, y: Tensor, hyper: HyperProtos, hp: HP) -> Tensor:
 
 
 def class_gradients(
-    ctx: Context, state: State, shards: Shards
+    ctx: Context[HP], state: State, shards: Shards
 ) -> tuple[Protos, Protos]:
     """Return each client's mean gradients per class, for embeddings and for the head.
 
@@ -278,7 +288,7 @@ def class_gradients(
     Protos, Protos
         ``[K, C, d]``, and ``[K, C, C * (d + 1)]`` under "creff", else ``[K, C, 0]``.
     """
-    hp: HP = ctx.hp
+    hp = ctx.hp
     points = shards
     if hp.grad_samples != "all" or hp.grad_aug == "dsa":
         points = siamese.class_samples(
@@ -370,16 +380,16 @@ def match(
     )
 
 
-def first_hyper(ctx: Context) -> HyperProtos:
+def first_hyper(ctx: Context[HP]) -> HyperProtos:
     """Draw the hyper-prototypes that a run begins with; the same in every call."""
     size = ctx.net.embedding_sizes()[1]
     draw = generator(ctx.seed, "init", "hyper-prototypes")
     return hyperprotos.draw(ctx.classes, ctx.hp.hyper_count, size, draw)
 
 
-def init(ctx: Context) -> tuple[Server, Client]:
+def init(ctx: Context[HP]) -> tuple[Server, Client]:
     """Draw the model, the hyper-prototypes and what re-training needs."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     mine = Client(ctx.init_clients(hp.common_init))
     heads.name_in(ctx.net)  # refuses other heads
     first = tree_map(lambda x: x[0], as_model(ctx.net, mine.state))
@@ -410,12 +420,12 @@ def anchors(down: Down, which: Literal["hyper", "prototypes"], hp: HP) -> HyperP
     return down.hyper._replace(known=torch.ones_like(down.hyper.known))
 
 
-def train(ctx: Context, state: State, shards: Shards, loss) -> Trained:
+def train(ctx: Context[HP], state: State, shards: Shards, loss) -> Trained:
     """Box 2: train epoch by epoch where the margin is taken anew in each.
 
     The first epoch has FedAvg's batches, and all have where one call trains them.
     """
-    hp: HP = ctx.hp
+    hp = ctx.hp
 
     def extra(state: State) -> dict[str, Tensor]:
         off = hp.margin == "none" or not hp.contrast_weight
@@ -436,10 +446,10 @@ def train(ctx: Context, state: State, shards: Shards, loss) -> Trained:
 
 
 def client(
-    ctx: Context, down: Down, mine: Client, shards: Shards
-) -> tuple[Client, Up, dict[str, Tensor]]:
+    ctx: Context[HP], down: Down, mine: Client, shards: Shards
+) -> Turn[Client, Up]:
     """Box 2 and 3."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     near = anchors(down, hp.contrast_with, hp)
     home = anchors(down, hp.align_with, hp)
 
@@ -479,9 +489,9 @@ def last_client(ctx: Context, models: Model, samples: Tensor) -> Model:
     return tree_map(lambda x: x[last], models)
 
 
-def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
+def merge(ctx: Context[HP], server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 4 and 5."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     if hp.aggregation == "alias_last_client":
         model = last_client(ctx, up.model, up.samples)
     else:

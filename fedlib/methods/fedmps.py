@@ -68,17 +68,26 @@ from torch import Tensor
 from fedlib.core import protos
 from fedlib.core.embed import Collection, collect_each
 from fedlib.core.hyper import HyperParameters, Variant, fill_variant
-from fedlib.core.local import Losses, Shards, Training, train_local
+from fedlib.core.local import Training, train_local
 from fedlib.core.losses import (
     RELEASED_BASE_TEMPERATURE,
     cross_entropy,
     kl_to_teacher,
     supcon,
 )
-from fedlib.core.method import Context, Counted, Method
+from fedlib.core.method import (
+    Context,
+    Counted,
+    Logged,
+    Losses,
+    Method,
+    Models,
+    Rule,
+    Shards,
+    Turn,
+)
 from fedlib.core.nets import State
 from fedlib.core.protos import Protos
-from fedlib.core.readouts import Models, Rule
 from fedlib.core.rng import generator
 
 # What the released code does where the paper says something else.
@@ -176,7 +185,7 @@ def soft_term(logits: Tensor, y: Tensor, soft: Protos, hp: HP) -> Tensor:
     return torch.where(soft.known[y], each, 0.0).mean()
 
 
-def init(ctx: Context) -> tuple[Server, Client]:
+def init(ctx: Context[HP]) -> tuple[Server, Client]:
     """Draw the clients' weights and the server's output layer; nothing is known yet."""
     low, high = ctx.net.embedding_sizes()
     server = Server(
@@ -196,10 +205,10 @@ def broadcast(ctx: Context, server: Server) -> Down:
 
 
 def client(
-    ctx: Context, down: Down, mine: Client, shards: Shards
-) -> tuple[Client, Up, dict[str, Tensor]]:
+    ctx: Context[HP], down: Down, mine: Client, shards: Shards
+) -> Turn[Client, Up]:
     """Box 2 and 3."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     begun = down.high.known.any().to(torch.float32)  # 0 before the first broadcast
 
     def loss(state, x, y, extra):
@@ -224,9 +233,9 @@ def client(
     return Client(trained.state), Up(low, high), trained.terms
 
 
-def train_head(ctx: Context, head: State, high: Protos) -> State:
+def train_head(ctx: Context[HP], head: State, high: Protos) -> State:
     """Train the server's output layer on the uploaded prototypes ``[K, C, d]``."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     if not high.known.any():  # all were kept back
         return head
     p, label = protos.points(high)
@@ -257,9 +266,9 @@ def train_head(ctx: Context, head: State, high: Protos) -> State:
     return {k: v[0] for k, v in trained.state.items()}
 
 
-def soft_labels(ctx: Context, head: State, high: Protos) -> Protos:
+def soft_labels(ctx: Context[HP], head: State, high: Protos) -> Protos:
     r"""Return the soft label ``[C, C]`` of each class from prototypes ``[K, C, d]``."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     with torch.no_grad():
         logits = ctx.net.head(head, high.mean.flatten(0, 1))
     scores = Protos(logits.unflatten(0, high.count.shape), high.count)
@@ -276,7 +285,7 @@ def released_soft_labels(scores: Protos, tau: float) -> Protos:
     return Protos(softened * mean.known.unsqueeze(-1), mean.count)
 
 
-def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
+def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 4, 5 and 6; a class that the cohort does not own keeps what is known."""
     head = train_head(ctx, server.head, up.high)
     merged = Server(

@@ -111,13 +111,22 @@ from fedlib.blocks.with_generator import Down, Server, Up, schedule
 from fedlib.core import averaging, protos
 from fedlib.core.embed import class_means
 from fedlib.core.hyper import HyperParameters, Variant, fill_variant
-from fedlib.core.local import Losses, Shards, Trained
 from fedlib.core.losses import cross_entropy
 from fedlib.core.messages import as_model
-from fedlib.core.method import Context, Counted, Method
+from fedlib.core.method import (
+    Context,
+    Counted,
+    Logged,
+    Losses,
+    Method,
+    Models,
+    Rule,
+    Shards,
+    Trained,
+    Turn,
+)
 from fedlib.core.nets import State
 from fedlib.core.protos import Protos
-from fedlib.core.readouts import Models, Rule
 
 Distance = Literal["l2", "mse"]
 
@@ -317,19 +326,19 @@ def synthetic(ctx: Context, state: State, h: Tensor, y: Tensor) -> Tensor:
     return cross_entropy(logits, y)  # Eq. (11)
 
 
-def generator_of(ctx: Context) -> Generator:
+def generator_of(ctx: Context[HP]) -> Generator:
     """Return the generator of the net's high embedding."""
     _, size = ctx.net.embedding_sizes()
-    hp: HP = ctx.hp
+    hp = ctx.hp
     return generators.build(ctx.classes, size, hidden=hp.hidden, noise=hp.noise_size)
 
 
-def rows(ctx: Context) -> int:
+def rows(ctx: Context[HP]) -> int:
     """Return the embeddings of a generator's step; at least two, for its BatchNorm."""
     return ROWS[ctx.hp.generator_rows](ctx)
 
 
-def init(ctx: Context) -> tuple[Server, Client]:
+def init(ctx: Context[HP]) -> tuple[Server, Client]:
     """Draw one model for all and a generator; no prototype is known."""
     rows(ctx)  # refuses batches of one
     state = ctx.init_clients(True)
@@ -338,18 +347,18 @@ def init(ctx: Context) -> tuple[Server, Client]:
     return server, Client(state, torch.full((ctx.clients,), -1), moments)
 
 
-def broadcast(ctx: Context, server: Server) -> Down:
+def broadcast(ctx: Context[HP], server: Server) -> Down:
     """Box 1; clients run the generator in eval mode, so its statistics travel too."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     counts = CLIENT_DRAWS[hp.client_labels](ctx, server)
     return with_generator.sent(generator_of(ctx), server, counts, hp.bn)
 
 
 def client(
-    ctx: Context, down: Down, mine: Client, shards: Shards
-) -> tuple[Client, Up, dict[str, Tensor]]:
+    ctx: Context[HP], down: Down, mine: Client, shards: Shards
+) -> Turn[Client, Up]:
     """Box 2 and 3."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     t = ctx.round - 1
     begun = bool(down.generator.known)  # from the second round on
     generator = generator_of(ctx)
@@ -394,9 +403,11 @@ def client(
     return Client(trained.state, last, moments), up, trained.terms
 
 
-def generated(ctx: Context, down: Down, client: int, step: int) -> dict[str, Tensor]:
+def generated(
+    ctx: Context[HP], down: Down, client: int, step: int
+) -> dict[str, Tensor]:
     """Draw the labels and the noise of a client's step, for Eq. (11)."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     pick = ctx.random(f"synthetic {step}", client)
     y = generators.draw_labels(down.labels.share, hp.synthetic_batch, pick)
     noise = generators.draw_noise(hp.noise, len(y), hp.noise_size, pick)
@@ -404,7 +415,7 @@ def generated(ctx: Context, down: Down, client: int, step: int) -> dict[str, Ten
 
 
 def local_protos(
-    ctx: Context, trained: Trained, shards: Shards, labels: Tensor
+    ctx: Context[HP], trained: Trained, shards: Shards, labels: Tensor
 ) -> Protos:
     """Return the class means ``[K, C, d]`` that a cohort uploads."""
     local = LOCAL_MEANS[ctx.hp.proto](ctx, trained, shards)  # Eq. (2)
@@ -427,7 +438,7 @@ def owner_share(up: Up, hp: HP) -> Tensor:
 
 
 def train_generator(
-    ctx: Context,
+    ctx: Context[HP],
     server: Server,
     heads: State,
     owners: Tensor,
@@ -450,7 +461,7 @@ def train_generator(
     far, near : Protos
         Prototypes to keep away from, and those of this round for the monitor.
     """
-    hp: HP = ctx.hp
+    hp = ctx.hp
     t = ctx.round - 1
     generator = generator_of(ctx)
     gamma_fid = schedule(hp.fidelity_weight, hp.schedule_decay, hp.fidelity_floor, t)
@@ -486,9 +497,9 @@ def train_generator(
     )
 
 
-def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
+def merge(ctx: Context[HP], server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 4 and 5."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     means = protos.merge(up.protos, "samples")  # Eq. (3)
     means = ABSENT[hp.missing_proto](means, server.protos)
     labels = LABELS[hp.ptilde](server, up)
@@ -505,7 +516,7 @@ def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tenso
     return merged, fitted.terms
 
 
-def models(ctx: Context, server: Server, mine: Client) -> Models:
+def models(ctx: Context[HP], server: Server, mine: Client) -> Models:
     """Return the clients' models, the global one, and the prototypes.
 
     With local BatchNorm statistics the global model has its first ones, and beside it

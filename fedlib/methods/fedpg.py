@@ -107,13 +107,22 @@ from fedlib.blocks.image_generators import Architecture
 from fedlib.core import averaging, protos
 from fedlib.core.embed import class_means
 from fedlib.core.hyper import HyperParameters, Variant, fill_variant
-from fedlib.core.local import Losses, Shards
 from fedlib.core.losses import cross_entropy
-from fedlib.core.messages import Model, as_model
-from fedlib.core.method import Context, Counted, Method
+from fedlib.core.messages import as_model
+from fedlib.core.method import (
+    Context,
+    Counted,
+    Logged,
+    Losses,
+    Method,
+    Model,
+    Models,
+    Rule,
+    Shards,
+    Turn,
+)
 from fedlib.core.nets import Out, State
 from fedlib.core.protos import Protos
-from fedlib.core.readouts import Models, Rule
 from fedlib.core.rng import generator as named_generator
 from fedlib.core.tree import tree_map
 
@@ -330,22 +339,22 @@ def align(z: Tensor, y: Tensor, virtual: Tensor, labels: Tensor, hp: HP) -> Tens
     return per_sample.sum() / usable.sum().clamp(min=1)
 
 
-def makes_images(ctx: Context, number: int) -> bool:
+def makes_images(ctx: Context[HP], number: int) -> bool:
     """Return whether a round's prototypes are sent, and images made of them."""
     return ctx.hp.virtual_until is None or number <= ctx.hp.virtual_until
 
 
-def build_generator(ctx: Context) -> Generator:
+def build_generator(ctx: Context[HP]) -> Generator:
     r"""Return :math:`G_w` for this net's images."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     return image_generators.build(
         hp.generator, ctx.classes, ctx.net.shape, noise=hp.noise_size
     )
 
 
-def init(ctx: Context) -> tuple[Server, Client]:
+def init(ctx: Context[HP]) -> tuple[Server, Client]:
     """Draw one model for all and the generator; there is no virtual image yet."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     if ctx.classes < 2 and hp.dce_denominator == "exclude_true":
         raise ValueError("fedpg: Eq. (8) without the true class needs two classes")
     mine = Client(ctx.init_clients(common=True))
@@ -363,7 +372,7 @@ def init(ctx: Context) -> tuple[Server, Client]:
     return server, mine
 
 
-def virtual_labels(ctx: Context) -> Tensor:
+def virtual_labels(ctx: Context[HP]) -> Tensor:
     """Return the labels of D' ``[C n_v]``: each class n_v times."""
     return virtual_data.labels(ctx.classes, ctx.hp.virtual_per_class)
 
@@ -374,9 +383,11 @@ def broadcast(ctx: Context, server: Server) -> Down:
     return Down(server.model, Virtual(server.images, virtual_labels(ctx), known))
 
 
-def forward(ctx: Context, state: State, x: Tensor, virtual: Tensor) -> tuple[Out, Out]:
+def forward(
+    ctx: Context[HP], state: State, x: Tensor, virtual: Tensor
+) -> tuple[Out, Out]:
     """Return outputs of own and of virtual images in train mode."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     if not hp.separate_virtual_bn_forward:
         out = ctx.net(state, torch.cat([x, virtual]), train=True)
         return Out(*(p[: len(x)] for p in out)), Out(*(p[len(x) :] for p in out))
@@ -387,7 +398,7 @@ def forward(ctx: Context, state: State, x: Tensor, virtual: Tensor) -> tuple[Out
     return own, ctx.net(state, virtual, train=True)
 
 
-def local_protos(ctx: Context, state: State, shards: Shards) -> Protos:
+def local_protos(ctx: Context[HP], state: State, shards: Shards) -> Protos:
     """Return the prototypes ``[K, C, d]`` of m random samples per client and class.
 
     None is known in a round that makes no images, where nobody would read them.
@@ -415,10 +426,10 @@ def _choose(rows: Tensor, hp: HP, draw: torch.Generator) -> Tensor:
 
 
 def client(
-    ctx: Context, down: Down, mine: Client, shards: Shards
-) -> tuple[Client, Up, dict[str, Tensor]]:
+    ctx: Context[HP], down: Down, mine: Client, shards: Shards
+) -> Turn[Client, Up]:
     """Box 2 and 3."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     virtual = down.virtual
 
     def with_virtual(state, x, y, extra):
@@ -458,9 +469,9 @@ def without_virtual(ctx: Context, state: State, x: Tensor, y: Tensor, extra) -> 
     return Losses(supervised, terms, {})
 
 
-def first_anchors(ctx: Context, server: Server, real: Protos) -> Tensor:
+def first_anchors(ctx: Context[HP], server: Server, real: Protos) -> Tensor:
     """Return the virtual prototypes ``[C, d]`` that a round's training begins with."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     fresh = torch.randn(real.mean.shape, generator=ctx.random("anchors"))
     if hp.proto_persist:
         fresh = torch.where(server.known, server.anchors, fresh)
@@ -470,7 +481,7 @@ def first_anchors(ctx: Context, server: Server, real: Protos) -> Tensor:
 
 
 def train_generator(
-    ctx: Context, weights: State, model: State, real: Protos, anchors: Tensor
+    ctx: Context[HP], weights: State, model: State, real: Protos, anchors: Tensor
 ) -> Fitted:
     r"""Minimise :math:`\mathcal L_G` over the generator and the virtual prototypes.
 
@@ -489,7 +500,7 @@ def train_generator(
         Its state holds ``generator.*``, ``anchors`` and, where f is trained too,
         ``f.*``.
     """
-    hp: HP = ctx.hp
+    hp = ctx.hp
     network, random = build_generator(ctx), ctx.random("generator")
     state = _prefixed("generator.", weights)
     state["anchors"] = anchors
@@ -540,9 +551,9 @@ def part(prefix: str, state: State) -> State:
 
 
 @torch.no_grad()
-def make_images(ctx: Context, weights: State) -> Tensor:
+def make_images(ctx: Context[HP], weights: State) -> Tensor:
     """Return D' ``[C n_v, c, h, w]``: the same for the same seed and round."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     labels = virtual_labels(ctx)
     noise = draw_noise(hp.noise, len(labels), hp.noise_size, ctx.random("virtual"))
     return build_generator(ctx)(weights, noise, labels)
@@ -560,7 +571,7 @@ def gap(anchors: Tensor, real: Protos) -> Tensor:
     return torch.linalg.vector_norm(anchors - real.mean, dim=1)[real.known].mean()
 
 
-def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
+def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 4, 5 and 6; without a prototype the virtual images stay."""
     model = averaging.mean_model(up.model, up.samples, server.model)  # Eq. (2)
     # In float64, so that the order of the clients leaves no trace.

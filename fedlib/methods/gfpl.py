@@ -84,11 +84,21 @@ from fedlib.blocks.mixtures import Mixtures
 from fedlib.core.embed import forward
 from fedlib.core.hyper import HyperParameters
 from fedlib.core.layers import linear
-from fedlib.core.local import Loss, Losses, Shards, Trained
 from fedlib.core.losses import cross_entropy
-from fedlib.core.method import Context, Counted, Method
+from fedlib.core.method import (
+    Context,
+    Counted,
+    Logged,
+    Loss,
+    Losses,
+    Method,
+    Models,
+    Rule,
+    Shards,
+    Trained,
+    Turn,
+)
 from fedlib.core.nets import Out, State
-from fedlib.core.readouts import Models, Rule
 from fedlib.core.rng import generator
 from fedlib.core.tree import stack
 
@@ -233,7 +243,7 @@ def losses(
     return Losses(total, {"supervised": supervised, "alignment": alignment}, {})
 
 
-def first_projections(ctx: Context, inputs: int, outputs: int) -> State:
+def first_projections(ctx: Context[HP], inputs: int, outputs: int) -> State:
     """Draw the projection's weights ``[N, ...]``: one common draw, or one each."""
     layer = nn.utils.skip_init(nn.Linear, inputs, outputs)
     names = ["common"] * ctx.clients if ctx.hp.common_init else range(ctx.clients)
@@ -241,9 +251,9 @@ def first_projections(ctx: Context, inputs: int, outputs: int) -> State:
     return {f"{PROJECTION}.{name}": value for name, value in stack(drawn).items()}
 
 
-def init(ctx: Context) -> tuple[Server, Client]:
+def init(ctx: Context[HP]) -> tuple[Server, Client]:
     """Draw the simplex and the clients' weights; no mixture is known."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     _, d = ctx.net.embedding_sizes()
     nothing = mixtures.empty(ctx.classes, ctx.clients * hp.components, d)
     state, vertices = ctx.init_clients(hp.common_init), torch.zeros(0, ctx.classes)
@@ -256,7 +266,7 @@ def init(ctx: Context) -> tuple[Server, Client]:
     return Server(vertices, nothing), mine
 
 
-def broadcast(ctx: Context, server: Server) -> Down:
+def broadcast(ctx: Context[HP], server: Server) -> Down:
     """Box 1; in the printed order also the mixtures of the exchange before."""
     previous = mixtures.empty(*server.mixtures.mean.shape)
     if ctx.hp.order == "in_batches" and exchanges(ctx.hp, ctx.round):
@@ -264,9 +274,9 @@ def broadcast(ctx: Context, server: Server) -> Down:
     return Down(Simplex(server.simplex, torch.tensor(ctx.round == 1)), previous)
 
 
-def local_mixtures(ctx: Context, state: State, shards: Shards) -> Mixtures:
+def local_mixtures(ctx: Context[HP], state: State, shards: Shards) -> Mixtures:
     """Return the mixtures ``[K, C, n, d]`` of a cohort's embeddings in eval mode."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     out, _ = forward(ctx.net, state, shards, stacked=True)  # without augmentation
     return stack(
         [
@@ -284,10 +294,10 @@ def local_mixtures(ctx: Context, state: State, shards: Shards) -> Mixtures:
 
 
 def client(
-    ctx: Context, down: Down, mine: Client, shards: Shards
-) -> tuple[Client, Up, dict[str, Tensor]]:
+    ctx: Context[HP], down: Down, mine: Client, shards: Shards
+) -> Turn[Client, Up]:
     """Box 2 and 3."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     _, d = ctx.net.embedding_sizes()
 
     def loss(state, x, y, extra):
@@ -315,9 +325,9 @@ def quantiles(apart: Tensor) -> Tensor:
     return apart.nanquantile(q, interpolation="lower")  # each the distance of a pair
 
 
-def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
+def merge(ctx: Context[HP], server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 4; a class that no client of the cohort owns keeps its mixture."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     names = ("received", "kept", "merged", *(f"distance_{q}" for q in QUANTILES))
     if not exchanges(hp, ctx.round):
         return server, dict.fromkeys(names, torch.tensor(float("nan")))
@@ -335,7 +345,7 @@ def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tenso
     return server._replace(mixtures=known), watched
 
 
-def reply(ctx: Context, server: Server) -> Reply:
+def reply(ctx: Context[HP], server: Server) -> Reply:
     """Box 5; in the printed order they are sent with the next exchange instead."""
     if ctx.hp.order == "after" and exchanges(ctx.hp, ctx.round):
         return Reply(server.mixtures)
@@ -343,10 +353,10 @@ def reply(ctx: Context, server: Server) -> Reply:
 
 
 def pseudo_features(
-    ctx: Context, known: Mixtures, numbers: list[int], phase: str = ""
+    ctx: Context[HP], known: Mixtures, numbers: list[int], phase: str = ""
 ) -> Shards:
     """Draw r points of every known class for each client, as data to train on."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     drawn = [
         mixtures.sample(
             known, hp.pseudo_features, ctx.random(f"{phase}pseudo-features", n)
@@ -359,9 +369,11 @@ def pseudo_features(
     return Shards(x, y, list(index), numbers)
 
 
-def retrain_on(ctx: Context, points: Shards, mine: Client, **options: Any) -> Trained:
+def retrain_on(
+    ctx: Context[HP], points: Shards, mine: Client, **options: Any
+) -> Trained:
     """Train head and projection of K clients on points ``[M, d]``, nothing else."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
 
     def loss(state, z, y, extra):
         head = ctx.net.head_state(state)
@@ -374,9 +386,7 @@ def retrain_on(ctx: Context, points: Shards, mine: Client, **options: Any) -> Tr
     return ctx.train(state, points, loss, {"vertices": mine.simplex}, **options)
 
 
-def retrain(
-    ctx: Context, known: Mixtures, mine: Client
-) -> tuple[Client, dict[str, Tensor]]:
+def retrain(ctx: Context[HP], known: Mixtures, mine: Client) -> tuple[Client, Logged]:
     """Retrain K clients on pseudo-features of the merged mixtures."""
     points = pseudo_features(ctx, known, mine.number.tolist())
     settings = {"local_epochs": ctx.hp.retrain_epochs, "local_steps": None}
@@ -447,7 +457,7 @@ def train_in_batches(
     return mine.state, total
 
 
-def finish(ctx: Context, down: Reply, mine: Client) -> tuple[Client, dict[str, Tensor]]:
+def finish(ctx: Context, down: Reply, mine: Client) -> tuple[Client, Logged]:
     """Box 6."""
     if not down.mixtures.known.any():
         return mine, {}
