@@ -86,6 +86,7 @@ class Context(Generic[HP]):
     seed: int
     round: int = 0  # t, from 1; 0 while initialising
     chunk: int | None = None  # clients trained side by side
+    plain: bool = False  # trained one after another in plain Python, for a debugger
     held: tuple[int, ...] | None = None  # classes that any client holds; None: all
     memory: Memory | None = None  # where the run's training keeps moments
     drawn: tuple[int, ...] | None = None  # clients that init draws; None: all
@@ -137,6 +138,7 @@ class Context(Generic[HP]):
             buffers=self.net.buffers,
             dropout_keys=self.net.dropout_keys,
             chunk=self.chunk,
+            plain=self.plain,
         )
         if memory is not None:
             memory.moments = trained.moments
