@@ -180,7 +180,7 @@ def moved(anchors: Tensor, seen: Protos, hp: HP) -> Tensor:
 def client(
     ctx: Context[HP], down: Server, mine: Client, shards: Shards
 ) -> Turn[Client, Up]:
-    """Box 2 to 5, an epoch at a time, through which the optimiser goes on."""
+    """Box 2 to 5, an epoch at a time, through which the optimiser continues."""
     hp = ctx.hp
 
     def loss(state, x, y, extra):
@@ -226,9 +226,9 @@ def merge(ctx: Context[HP], server: Server, up: Up) -> tuple[Server, Logged]:
 
 def models(ctx: Context, server: Server, mine: Client) -> Models:
     """Return FedAvg's models, with the anchors as prototypes of all classes."""
-    found = shared_model.models(ctx, server, mine)
+    shared = shared_model.models(ctx, server, mine)
     every = torch.ones(ctx.classes, dtype=torch.int64)
-    return found._replace(protos=Protos(server.anchors, every))
+    return shared._replace(protos=Protos(server.anchors, every))
 
 
 METHOD = shared_model.BASE._replace(

@@ -50,7 +50,7 @@ Readings
     epochs, which no setting of the papers exceeds: left out.
     Generator: 50 Adam steps per round on batches of the clients' size (both codes; the
     128 that they configure is not used), or of ``generator_batch``.
-    p is read in eval mode. Client optimisers start afresh in every round.
+    p is read in eval mode. Client optimisers start anew in every round.
     Numbers sent: counts per class are C floats; the processed ones go as integers.
 """
 

@@ -87,8 +87,8 @@ def client(
     hp, soft = ctx.hp, parts(down.protos)[1]
 
     def soft_term(logits):
-        each = kl_to_teacher(soft.mean, logits, hp.temperature)  # 0 where unknown
-        return each.sum() / soft.known.sum().clamp(min=1)
+        per_class = kl_to_teacher(soft.mean, logits, hp.temperature)  # 0 where unknown
+        return per_class.sum() / soft.known.sum().clamp(min=1)
 
     mine, up, terms = with_knowledge.client_with(ctx, down, mine, shards, soft_term)
     return mine, Up(up.model, up.protos, shards.label_counts(ctx.classes)), terms

@@ -71,7 +71,7 @@ def reported(ctx: Context[HP], local: Protos, shards: Shards) -> Protos:
     """Return what clients send of their knowledge ``[K, C, d + C]``: Box 3."""
     counts = shards.label_counts(ctx.classes)
     share = counts / shards.sizes().clamp(min=1).unsqueeze(1)
-    kept = (counts > 0) & (share >= ctx.hp.threshold)
+    uploaded = (counts > 0) & (share >= ctx.hp.threshold)
     size = local.mean.shape[-1] - ctx.classes
     noise = torch.zeros_like(local.mean)
     for k, client in enumerate(shards.ids):
@@ -79,8 +79,8 @@ def reported(ctx: Context[HP], local: Protos, shards: Shards) -> Protos:
             ctx.classes, size, generator=ctx.random("knowledge noise", client)
         )
         noise[k, :, :size] = ctx.hp.noise * drawn
-    mean = torch.where(kept.unsqueeze(-1), local.mean + noise, 0.0)
-    return Protos(mean, torch.where(kept, counts, 0))
+    mean = torch.where(uploaded.unsqueeze(-1), local.mean + noise, 0.0)
+    return Protos(mean, torch.where(uploaded, counts, 0))
 
 
 def client(

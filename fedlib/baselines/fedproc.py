@@ -71,8 +71,8 @@ def contrast(z: Tensor, y: Tensor, means: Protos, hp: HP) -> Tensor:
         return scale * supcon(*both, hp.temperature, valid)
     similarity = z @ unit(means.mean).T / hp.temperature
     similarity = torch.where(means.known, similarity, -1e9)
-    each = F.cross_entropy(similarity, y, reduction="none")
-    return torch.where(means.known[y], each, 0.0).mean()
+    per_sample = F.cross_entropy(similarity, y, reduction="none")
+    return torch.where(means.known[y], per_sample, 0.0).mean()
 
 
 def client(

@@ -77,8 +77,8 @@ def client(
 
     def loss(state, x, y, extra):
         out, levels = ctx.net.levels(state, x, train=True)
-        each = [torch.stack(contrast(z, y, hp)) for z in levels]
-        together, apart = torch.stack(each).mean(0)
+        by_level = [torch.stack(contrast(z, y, hp)) for z in levels]
+        together, apart = torch.stack(by_level).mean(0)
         terms = {
             "supervised": cross_entropy(out.logits, y),
             "contrast": together,

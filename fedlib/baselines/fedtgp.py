@@ -154,8 +154,8 @@ def merge(ctx: Context[HP], server: Server, up: Up) -> tuple[Server, Logged]:
 
 def models(ctx: Context[HP], server: Server, mine: Client) -> Models:
     """Return FedAvg's models, or the personal ones, and the prototypes."""
-    found = with_protos.models(ctx, server, mine)
-    return found if ctx.hp.share_model else found._replace(shared=None)
+    shared = with_protos.models(ctx, server, mine)
+    return shared if ctx.hp.share_model else shared._replace(shared=None)
 
 
 def predict(hp: HP) -> Rule:

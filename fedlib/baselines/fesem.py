@@ -78,16 +78,16 @@ class Server(NamedTuple):
         """Return the floats and integers of one centre, once there are any."""
         one = tree_map(lambda x: x[0], self.centres)
         known = (self.home >= 0).any()
-        found = sizes(shared_model.Down(one._replace(known=known))).values()
-        return sum(s.floats for s in found), sum(s.ints for s in found)
+        fields = sizes(shared_model.Down(one._replace(known=known))).values()
+        return sum(s.floats for s in fields), sum(s.ints for s in fields)
 
     def start(self, clients: Tensor) -> Tensor:
         """Return the clusters ``[K]`` from whose centres clients start; -1 for none."""
-        found, used = self.home[clients], self.home[self.home >= 0].unique()
+        home, used = self.home[clients], self.home[self.home >= 0].unique()
         if not len(used):
-            return found
+            return home
         drawn = used[(self.lot[clients] * len(used)).long()]
-        return torch.where(found < 0, drawn, found)
+        return torch.where(home < 0, drawn, home)
 
     def own(self, clients: Tensor, mine: State) -> State:
         """Return clients' centres ``[K, ...]``, or of ``mine`` what they lack."""

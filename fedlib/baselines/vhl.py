@@ -155,16 +155,18 @@ def client(
         return Losses(total, terms, {})
 
     draw = virtual_data.cycled(plans)
-    kept, up, terms = shared_model.client_with(ctx, down, mine, shards, loss, draw=draw)
-    return kept, up._replace(model=with_second(up.model, kept.state)), terms
+    trained, up, terms = shared_model.client_with(
+        ctx, down, mine, shards, loss, draw=draw
+    )
+    return trained, up._replace(model=with_second(up.model, trained.state)), terms
 
 
 def models(ctx: Context[HP], server: Server, mine: Client) -> Models:
     """Return FedAvg's models, and the logits of all 2C outputs as a rule of its own."""
-    found = shared_model.models(ctx, server, mine)
+    shared = shared_model.models(ctx, server, mine)
     if not ctx.hp.virtual_per_class:
-        return found
-    return found._replace(scores=lambda state, out: {"outputs": outputs(state, out)})
+        return shared
+    return shared._replace(scores=lambda state, out: {"outputs": outputs(state, out)})
 
 
 def predict(hp: HP) -> Rule:

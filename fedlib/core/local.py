@@ -139,16 +139,16 @@ def _table(plans: list[_Batches], keys: list[Tensor]) -> _Table:
 def _batches(
     shards: Shards, client: int, training: Training, random: Random
 ) -> _Batches:
-    mine = shards.index[client]
-    count, size = len(mine), training.batch_size
-    whole = training.drop_last and count >= size
+    rows = shards.index[client]
+    count, size = len(rows), training.batch_size
+    full = training.drop_last and count >= size
     single = training.drop_single and count > size and count % size == 1
-    stop = count - count % size if whole or single else count
+    stop = count - count % size if full or single else count
     starts = range(0, stop, size)
     steps = training.local_steps or training.local_epochs * len(starts)
     epochs = range(-(-steps // len(starts)))
     shuffle = random("batches", shards.ids[client])
-    order = torch.cat([mine[torch.randperm(count, generator=shuffle)] for _ in epochs])
+    order = torch.cat([rows[torch.randperm(count, generator=shuffle)] for _ in epochs])
     spans = [
         (e * count + s, e * count + min(s + size, stop)) for e in epochs for s in starts
     ][:steps]
@@ -222,8 +222,8 @@ class _Stack:
         for i, block in zip(rows, self.blocks, strict=True):
             for name, param in block.items():
                 if name in moments:
-                    kept = {k: v[i].clone() for k, v in moments[name].items()}
-                    self.optimiser.state[param] = kept
+                    fields = {k: v[i].clone() for k, v in moments[name].items()}
+                    self.optimiser.state[param] = fields
 
     def step(self) -> None:
         """Move the weights along their gradients."""
@@ -262,16 +262,18 @@ class _Stack:
         """Return the optimiser's state, stacked over clients; {} for one block."""
         if not self.apart:
             return {}
-        each = [
+        states = [
             {name: dict(self.optimiser.state[p]) for name, p in block.items()}
             for block in self.blocks
         ]
         return {
             name: {
-                field: torch.stack([torch.as_tensor(one[name][field]) for one in each])
+                field: torch.stack(
+                    [torch.as_tensor(one[name][field]) for one in states]
+                )
                 for field in fields
             }
-            for name, fields in each[0].items()
+            for name, fields in states[0].items()
         }
 
     def state(self, rows: slice) -> State:
@@ -283,7 +285,7 @@ class _Stack:
         """Return the stack of the first ``count`` clients, with their moments."""
         rows = slice(0, count)
         rate = None if self.rate is None else self.rate[rows]
-        kept = _Stack(
+        rest = _Stack(
             self.state(rows),
             frozenset(self.buffers),
             self.training,
@@ -291,15 +293,15 @@ class _Stack:
             rate,
         )
         if not self.apart:
-            for name, after in kept.params.items():
+            for name, after in rest.params.items():
                 before = self.params[name]
-                kept.optimiser.state[after] = {
+                rest.optimiser.state[after] = {
                     k: v[rows].clone()
                     if isinstance(v, Tensor) and v.shape == before.shape
                     else v
                     for k, v in self.optimiser.state[before].items()
                 }
-        return kept
+        return rest
 
 
 class _Tally:
@@ -449,8 +451,8 @@ class _Chunk:
         """Set the clients aside whose batches are done."""
         if remaining < self.live:
             gone = slice(remaining, self.live)
-            kept = (self.stack.state(gone), take(self.stack.moments(), gone))
-            self.finished.append(kept)
+            outcome = (self.stack.state(gone), take(self.stack.moments(), gone))
+            self.finished.append(outcome)
             self.live = remaining
             if remaining:
                 self.stack = self.stack.keep(remaining)
@@ -556,13 +558,13 @@ def train_local(
     extra : dict of Tensor, optional
         Further inputs of the loss with a leading client axis.
     draw : callable, optional
-        ``draw(client, step)`` returns what a client's loss needs afresh in a step
+        ``draw(client, step)`` returns what a client's loss needs anew in a step
         (random labels, noise ...); called in the order of steps.
     after_step : callable, optional
         ``after_step(state, extra)`` returns, for one client, the weights that replace
         its own after an optimiser step.
     moments : tree of Tensor, optional
-        The optimiser's state to go on from, ``[K, ...]`` (``blank_moments`` at first).
+        The optimiser's state to continue from, ``[K, ...]`` (first ``blank_moments``).
         Without it the optimiser is fresh in every call.
     rate : Tensor, optional
         ``[K]`` factors on the learning rate.

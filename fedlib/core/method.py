@@ -67,7 +67,7 @@ Turn = tuple[Kept, Sent, Logged]
 
 
 class Memory:
-    """The moments of a cohort's optimisers, which a round's training goes on from."""
+    """The moments of a cohort's optimisers, which a round's training continues from."""
 
     def __init__(self, moments: Tree):
         self.moments = moments  # [K, ...]
@@ -155,7 +155,7 @@ class Context(Generic[HP]):
     ) -> Iterator[Trained]:
         """Yield a cohort after each of its local epochs, for work between these.
 
-        The optimiser goes on from epoch to epoch, and each shuffles in its own way, the
+        The optimiser continues from epoch to epoch; each shuffles in its own way, the
         first as ``train`` does. A run with ``local_steps`` is one epoch.
 
         Parameters
@@ -193,11 +193,13 @@ class Context(Generic[HP]):
         own = range(self.clients) if self.drawn is None else self.drawn
         names = ["common"] if common else list(own)
         first = self.net.init(generator(self.seed, "init", names[0]))
-        whole = {k: v.expand(len(own), *v.shape).contiguous() for k, v in first.items()}
+        states = {
+            k: v.expand(len(own), *v.shape).contiguous() for k, v in first.items()
+        }
         for row, name in enumerate(names[1:], 1):
             for k, v in self.net.init(generator(self.seed, "init", name)).items():
-                whole[k][row] = v
-        return whole
+                states[k][row] = v
+        return states
 
 
 class Counted(NamedTuple):
@@ -351,10 +353,10 @@ def _refuse_non_finite(
     for label, value in {**terms, **flatten(up)}.items():
         if not value.is_floating_point():
             continue
-        each = value.flatten(1) if value.ndim > 1 else value[:, None]
-        if not each.numel():
+        rows = value.flatten(1) if value.ndim > 1 else value[:, None]
+        if not rows.numel():
             continue
-        low, high = each.aminmax(dim=1)  # a NaN is the extreme of any numbers
+        low, high = rows.aminmax(dim=1)  # a NaN is the extreme of any numbers
         bad = ~(low.isfinite() & high.isfinite())
         if bad.any():
             client = cohort[int(bad.nonzero()[0])]
@@ -434,7 +436,7 @@ def rounds(
     participation : float in (0, 1]
         Share of clients in each round's cohort.
     start : tuple, optional
-        ``(round, server, mine)`` to go on from, as after a resume; ``mine`` may be of
+        ``(round, server, mine)`` to continue from, as in a resume; ``mine`` may be of
         one client where the method forgets.
 
     Raises
@@ -461,8 +463,8 @@ def rounds(
         server = after.server
         if not forgets:
             if len(cohort) < ctx.clients:
-                whole = put(mine, torch.tensor(cohort), after.mine)
-                after = after._replace(mine=whole)
+                everyone = put(mine, torch.tensor(cohort), after.mine)
+                after = after._replace(mine=everyone)
             mine = after.mine
         yield after
         del after

@@ -235,11 +235,11 @@ def margins(local: Protos, kind: Margin) -> Tensor:
     pairs = local.known.unsqueeze(1) & local.known.unsqueeze(2)
     pairs = pairs & ~torch.eye(classes, dtype=torch.bool)
     if kind == "dot_additive":
-        each = local.mean @ local.mean.transpose(1, 2)
+        products = local.mean @ local.mean.transpose(1, 2)
     else:
         exact = "donot_use_mm_for_euclid_dist"
-        each = torch.cdist(local.mean, local.mean, compute_mode=exact)
-    total = torch.where(pairs, each, 0.0).sum((1, 2))
+        products = torch.cdist(local.mean, local.mean, compute_mode=exact)
+    total = torch.where(pairs, products, 0.0).sum((1, 2))
     return total / max(1, classes - 1) ** 2  # Eq. (10)
 
 
@@ -255,9 +255,9 @@ def contrast(
     others = torch.where(negative, similarity, -1e9).logsumexp(1)
     if hp.margin == "dot_additive":
         others = torch.logaddexp(others, margin.clamp(min=0).log())
-    each = F.softplus(others - own)  # Eq. (12)
-    each = torch.where(hyper.known[y], each, 0.0)
-    return each.mean() / (len(y) if hp.hpcl_reduction == "mean_div_B" else 1)
+    per_sample = F.softplus(others - own)  # Eq. (12)
+    per_sample = torch.where(hyper.known[y], per_sample, 0.0)
+    return per_sample.mean() / (len(y) if hp.hpcl_reduction == "mean_div_B" else 1)
 
 
 def align(z: Tensor, y: Tensor, hyper: HyperProtos, hp: HP) -> Tensor:
@@ -265,11 +265,11 @@ def align(z: Tensor, y: Tensor, hyper: HyperProtos, hp: HP) -> Tensor:
     target = hyper.centre[y]
     if hp.hpal in ("norm_sum", "norm_mean"):
         z, target = unit(z), unit(target)
-    each = F.huber_loss(z, target, reduction="none", delta=1.0)
+    gap = F.huber_loss(z, target, reduction="none", delta=1.0)
     if hp.hpal == "mse":
-        each = (z - target).square()
+        gap = (z - target).square()
     summed = hp.hpal in ("norm_sum", "raw_sum")
-    total = each.sum(1) if summed else each.mean(1)  # Eq. (13)
+    total = gap.sum(1) if summed else gap.mean(1)  # Eq. (13)
     return torch.where(hyper.known[y], total, 0.0).mean()
 
 
@@ -305,15 +305,17 @@ def class_gradients(
     gradient = mean.mean @ weight.double()  # Eq. (5)
     if hp.grad_reduction == "mean_twice":
         gradient = gradient / mean.count.clamp(min=1).unsqueeze(-1)
-    found = Protos(gradient.float(), mean.count)
+    gradients = Protos(gradient.float(), mean.count)
     if hp.classifier_retrain == "none":
-        return found, Protos(gradient.new_zeros(*mean.count.shape, 0), mean.count * 0)
+        return gradients, Protos(
+            gradient.new_zeros(*mean.count.shape, 0), mean.count * 0
+        )
     head = torch.zeros(*mean.count.shape, ctx.classes * (out.high.shape[-1] + 1))
     for k, c in mean.known.nonzero().tolist():
         rows = label[k] == c
         z = out.high[k, rows].double()
         head[k, c] = heads.weight_gradient(z, miss[k, rows]).flatten()
-    return found, Protos(head, mean.count)
+    return gradients, Protos(head, mean.count)
 
 
 def hyper_gradients(points: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -394,14 +396,14 @@ def init(ctx: Context[HP]) -> tuple[Server, Client]:
     heads.name_in(ctx.net)  # refuses other heads
     first = tree_map(lambda x: x[0], as_model(ctx.net, mine.state))
     size = ctx.net.embedding_sizes()[1]
-    kept = creff.Kept(torch.zeros(ctx.classes, 0, size), {})
+    retrained = creff.Kept(torch.zeros(ctx.classes, 0, size), {})
     if hp.classifier_retrain == "creff":
-        kept = creff.begin(ctx, hp.retrain_features)
+        retrained = creff.begin(ctx, hp.retrain_features)
     server = Server(
         first._replace(known=torch.tensor(hp.common_init)),
         first_hyper(ctx),
         protos.empty(ctx.classes, size if hp.sends_prototypes else 0),
-        kept,
+        retrained,
     )
     return server, mine
 
@@ -496,19 +498,19 @@ def merge(ctx: Context[HP], server: Server, up: Up) -> tuple[Server, Logged]:
         model = last_client(ctx, up.model, up.samples)
     else:
         model = mean_model(up.model, up.samples, server.model)
-    kept = server.kept
+    retrained = server.kept
     if hp.classifier_retrain == "creff":
-        kept = creff.retrain(
-            ctx, kept, up.head_gradients, hp.retrain_steps, hp.retrain_epochs
+        retrained = creff.retrain(
+            ctx, retrained, up.head_gradients, hp.retrain_steps, hp.retrain_epochs
         )
-        model = model._replace(params=model.params | heads.within(kept.head))
+        model = model._replace(params=model.params | heads.within(retrained.head))
     wanted = protos.merge(up.gradients)  # Eq. (6)
     weight, bias = heads.linear(ctx.net, model.params)
     hyper, terms = match(server.hyper, wanted, weight, bias, hp)
     first = first_hyper(ctx).points
     terms["moved"] = (hyper.points - first).norm() / first.norm()
     means = protos.fill(protos.merge(up.protos), server.protos)  # Eq. (4), global
-    return Server(model, hyper, means, kept), terms
+    return Server(model, hyper, means, retrained), terms
 
 
 def models(ctx: Context, server: Server, mine: Client) -> Models:

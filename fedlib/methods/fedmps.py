@@ -181,8 +181,10 @@ def multi_level(low: Tensor, high: Tensor, hp: HP) -> Tensor:
 
 def soft_term(logits: Tensor, y: Tensor, soft: Protos, hp: HP) -> Tensor:
     r"""Return :math:`\ell_{soft}`, the mean over a batch; unknown classes add 0."""
-    each = kl_to_teacher(soft.mean[y], logits, hp.soft_temperature)  # Eq. (5), Eq. (6)
-    return torch.where(soft.known[y], each, 0.0).mean()
+    per_sample = kl_to_teacher(
+        soft.mean[y], logits, hp.soft_temperature
+    )  # Eq. (5), Eq. (6)
+    return torch.where(soft.known[y], per_sample, 0.0).mean()
 
 
 def init(ctx: Context[HP]) -> tuple[Server, Client]:
@@ -236,7 +238,7 @@ def client(
 def train_head(ctx: Context[HP], head: State, high: Protos) -> State:
     """Train the server's output layer on the uploaded prototypes ``[K, C, d]``."""
     hp = ctx.hp
-    if not high.known.any():  # all were kept back
+    if not high.known.any():  # all were withheld
         return head
     p, label = protos.points(high)
     points = Shards(p, label, [torch.arange(len(label))], [0])

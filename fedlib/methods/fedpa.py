@@ -77,8 +77,8 @@ Readings
     the generator is trained in it.
     Learning rate: decays by 0.99 per round, at the round of the client's last
     participation (released code). A client's Adam moments persist although its weights
-    are replaced. Other methods start afresh in each round, FedAvg too; training's
-    ``keep_moments`` has them go on, as all clients of the released code do.
+    are replaced. Other methods start anew in each round, FedAvg too; training's
+    ``keep_moments`` has them continue, as all clients of the released code do.
     BatchNorm statistics under ``bn="local"`` are neither sent nor merged, so that the
     global model keeps the first ones, and each client evaluates with its own.
     Generator: 50 Adam steps per round (released code), each on 32 embeddings. Its
@@ -92,8 +92,8 @@ Readings
     released code take one step per e, so 20 batches (default). ``papers.fedpa(...,
     local_unit="epochs")`` passes 20 times over each client's data, some twenty times
     the work.
-    Not covered: the released loader goes on in the next round where it stopped; here
-    each round shuffles anew.
+    Not covered: the released loader continues in the next round where it stopped; here
+    each round shuffles again.
 """
 
 from functools import partial
@@ -290,9 +290,9 @@ def distance(a: Tensor, b: Tensor, kind: Distance, cap: float | None = None) -> 
     return DISTANCE[kind](length, a.shape[-1])
 
 
-def over_valid(each: Tensor, valid: Tensor) -> Tensor:
+def over_valid(values: Tensor, valid: Tensor) -> Tensor:
     """Return the mean of the valid entries of ``[B]``, 0 if there is none."""
-    return torch.where(valid, each, 0.0).sum() / valid.sum().clamp(min=1)
+    return torch.where(valid, values, 0.0).sum() / valid.sum().clamp(min=1)
 
 
 def fidelity(entropy: Tensor, share: Tensor, hp: HP) -> Tensor:
@@ -303,8 +303,8 @@ def fidelity(entropy: Tensor, share: Tensor, hp: HP) -> Tensor:
 
 def adversarial(h: Tensor, y: Tensor, phi: Protos, hp: HP) -> Tensor:
     r"""Return :math:`L_{ad}`: how far h ``[B, d]`` is from the prototypes."""
-    each = distance(h, phi.mean[y], hp.ad_dist, hp.ad_cap)
-    return over_valid(each, usable(phi, hp)[y])  # Eq. (6)
+    lengths = distance(h, phi.mean[y], hp.ad_dist, hp.ad_cap)
+    return over_valid(lengths, usable(phi, hp)[y])  # Eq. (6)
 
 
 def diversity(h: Tensor, z: Tensor, y: Tensor, hp: HP) -> Tensor:
@@ -316,8 +316,8 @@ def diversity(h: Tensor, z: Tensor, y: Tensor, hp: HP) -> Tensor:
 
 def align(f: Tensor, y: Tensor, phi: Protos, hp: HP) -> Tensor:
     r"""Return :math:`L_{po}`: the pull of embeddings ``[B, d]`` to the prototypes."""
-    each = distance(f, phi.mean[y], hp.po_dist)
-    return over_valid(each, usable(phi, hp)[y])  # Eq. (10)
+    lengths = distance(f, phi.mean[y], hp.po_dist)
+    return over_valid(lengths, usable(phi, hp)[y])  # Eq. (10)
 
 
 def synthetic(ctx: Context, state: State, h: Tensor, y: Tensor) -> Tensor:
@@ -451,7 +451,7 @@ def train_generator(
     Parameters
     ----------
     server : Server
-        The generator and its moments to go on from.
+        The generator and its moments to continue from.
     heads : dict of Tensor
         The clients' heads ``[K, ...]``, which stay as they are.
     owners : Tensor

@@ -69,12 +69,12 @@ Readings
     zero vectors in their place.
     f is frozen; the released optimiser also trains its copy. Its BatchNorm uses running
     statistics in both.
-    P' are drawn from N(0, 1) afresh in each round and trained at the generator's rate,
+    P' are drawn from N(0, 1) anew in each round and trained at the generator's rate,
     2e-5 (paper and code): in 300 steps a coordinate moves by 0.004 at most, and P'
     never come near P. ``STUDY`` starts at P where a class has one and lets P' move:
     ``proto_init``, ``proto_lr``; ``proto_persist`` begins where the last round ended.
-    Noise is uniform on [0, 1) (released code). Generator weights go on from round to
-    round, its optimiser starts afresh (released code). 300 "epochs" are 300 steps.
+    Noise is uniform on [0, 1) (released code). Generator weights continue from round to
+    round, its optimiser starts anew (released code). 300 "epochs" are 300 steps.
     Eq. (11) states no normalisation and has no lower bound; embeddings are of unit
     length with the released temperature 0.07; the released loss is SupCon over own and
     detached virtual embeddings + 0.1 SupCon over virtual ones. An own sample without a
@@ -253,7 +253,7 @@ class Server(NamedTuple):
     """What the server keeps."""
 
     model: Model
-    generator: State  # w, goes on from round to round
+    generator: State  # w, continues from round to round
     protos: Protos  # [C, d], P
     anchors: Tensor  # [C, d], P'
     images: Tensor  # [C n_v, c, h, w], D'; its labels are 0, ..., 0, 1, ...
@@ -546,8 +546,8 @@ def _prefixed(prefix: str, values: dict[str, Any]) -> dict[str, Any]:
 
 def part(prefix: str, state: State) -> State:
     """Return the entries of a state whose names begin so, without that beginning."""
-    found = {k: v for k, v in state.items() if k.startswith(prefix)}
-    return {k.removeprefix(prefix): v for k, v in found.items()}
+    entries = {k: v for k, v in state.items() if k.startswith(prefix)}
+    return {k.removeprefix(prefix): v for k, v in entries.items()}
 
 
 @torch.no_grad()

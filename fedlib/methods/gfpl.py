@@ -261,8 +261,8 @@ def init(ctx: Context[HP]) -> tuple[Server, Client]:
         size = hp.projection_size or d
         vertices = simplex(ctx.classes, size, generator(ctx.seed, "init", "simplex"))
         state |= first_projections(ctx, d, size)
-    kept = vertices.expand(ctx.clients, *vertices.shape)
-    mine = Client(state, kept, torch.arange(ctx.clients))
+    rows = vertices.expand(ctx.clients, *vertices.shape)
+    mine = Client(state, rows, torch.arange(ctx.clients))
     return Server(vertices, nothing), mine
 
 
@@ -304,8 +304,8 @@ def client(
         out = ctx.net(state, x, train=True)
         return losses(state, out.high, out.logits, y, down.simplex.vertices, hp)
 
-    kept = down.simplex.vertices.expand_as(mine.simplex)
-    now = Client(mine.state, kept, torch.tensor(shards.ids))
+    vertices = down.simplex.vertices.expand_as(mine.simplex)
+    now = Client(mine.state, vertices, torch.tensor(shards.ids))
     if down.previous.known.any():
         state, terms = train_in_batches(ctx, down.previous, now, shards, loss)
     else:
@@ -406,39 +406,39 @@ def batches(ctx: Context, shards: Shards) -> list[list[Tensor]]:
 
     Each is a list of indices; a client without samples has none.
     """
-    training, each = ctx.training, []
+    training, per_client = ctx.training, []
     for client, index in zip(shards.ids, shards.index, strict=True):
-        shuffle, mine = ctx.random("batches", client), []
+        shuffle, cuts = ctx.random("batches", client), []
         for _ in range(training.local_steps or training.local_epochs):
             order = index[torch.randperm(len(index), generator=shuffle)]
             cut = [part for part in order.split(training.batch_size) if len(part)]
             short = len(cut) > 1 and len(cut[-1]) < training.batch_size
-            mine += cut[:-1] if short and training.drop_last else cut
-        each.append(mine[: training.local_steps])
-    return each
+            cuts += cut[:-1] if short and training.drop_last else cut
+        per_client.append(cuts[: training.local_steps])
+    return per_client
 
 
 def train_in_batches(
     ctx: Context, known: Mixtures, mine: Client, shards: Shards, loss: Loss
 ) -> tuple[State, dict[str, Tensor]]:
     """Box 2 in the printed order: after every batch, a step on pseudo-features."""
-    each = batches(ctx, shards)
-    count = torch.tensor([max(1, len(one)) for one in each])
+    cuts = batches(ctx, shards)
+    count = torch.tensor([max(1, len(one)) for one in cuts])
     once = ctx.training.model_copy(
         update={"local_epochs": 1, "local_steps": None, "drop_last": False}
     )
     fit, total = ctx.blank_moments(mine.state), {}
     again = {k: v for k, v in fit.items() if k.startswith(RETRAINED)}
-    for step in range(max(len(one) for one in each)):
+    for step in range(max(len(one) for one in cuts)):
         phase, nothing = f"step {step} ", torch.zeros(0, dtype=torch.int64)
-        now = [one[step] if step < len(one) else nothing for one in each]
+        now = [one[step] if step < len(one) else nothing for one in cuts]
         data = shards._replace(index=now)
         trained = ctx.train(
             mine.state, data, loss, training=once, phase=phase, moments=fit
         )
         mine, fit = mine._replace(state=trained.state), trained.moments
         points = pseudo_features(ctx, known, mine.number.tolist(), phase)
-        whole = once.model_copy(update={"batch_size": len(points.index[0])})
+        in_one = once.model_copy(update={"batch_size": len(points.index[0])})
         busy = [
             i if len(j) else nothing for i, j in zip(points.index, now, strict=True)
         ]
@@ -446,7 +446,7 @@ def train_in_batches(
             ctx,
             points._replace(index=busy),
             mine,
-            training=whole,
+            training=in_one,
             phase=f"{phase}retrain ",
             moments=again,
         )
@@ -474,10 +474,10 @@ def scores(server: Server, state: State, out: Out) -> dict[str, Tensor]:
     least = torch.where(known, density, float("inf")).amin(-1, keepdim=True)
     below = torch.where(known.any(), least, 0.0) - 1
     by_head = below + F.log_softmax(out.logits, -1)
-    found = {"density": torch.where(known, density, by_head)}
+    readouts = {"density": torch.where(known, density, by_head)}
     if f"{PROJECTION}.weight" in state:
-        found["etf"] = projection(state, out.high) @ server.simplex
-    return found
+        readouts["etf"] = projection(state, out.high) @ server.simplex
+    return readouts
 
 
 def models(ctx: Context, server: Server, mine: Client) -> Models:
