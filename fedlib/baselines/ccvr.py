@@ -103,15 +103,15 @@ def gaussians(z: Tensor, y: Tensor, classes: int) -> Gaussians:
     return Gaussians(local.mean, torch.stack(scatter, 1) / freedom, local.count)
 
 
-def survey(ctx: Context, server: Server, mine: Client, shards: Shards) -> Up:
+def survey(ctx: Context[HP], server: Server, mine: Client, shards: Shards) -> Up:
     """Box 2; a client uses its own BatchNorm statistics where those stay local."""
     held = shared_model.models(ctx, server, mine)
     state, stacked = held.received or server.model.state, held.received is not None
     plain = shards._replace(augment=None)
     out, real = forward(ctx.net, state, plain, stacked=stacked)
     y = torch.where(real, shards.y[padded(shards.index)[0]], -1)
-    found = gaussians(power(out.high, ctx.hp.tukey_power), y, ctx.classes)
-    return Up(Gaussians(found.mean.float(), found.covariance.float(), found.count))
+    fitted = gaussians(power(out.high, ctx.hp.tukey_power), y, ctx.classes)
+    return Up(Gaussians(fitted.mean.float(), fitted.covariance.float(), fitted.count))
 
 
 def pooled(local: Gaussians) -> Gaussians:
@@ -127,7 +127,7 @@ def pooled(local: Gaussians) -> Gaussians:
 
 
 def draw(
-    of: Gaussians, each: int, jitter: float, pick: torch.Generator
+    of: Gaussians, per_class: int, jitter: float, pick: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Return ``each`` features of every known class ``[M, d]`` and their labels."""
     known, freedom = of.count > 0, (of.count - 1).clamp(min=0).double()
@@ -136,14 +136,14 @@ def draw(
     covariance = torch.where((of.count < 2)[:, None, None], within, of.covariance)
     size = of.mean.shape[-1]
     root = torch.linalg.cholesky(covariance + jitter * torch.eye(size))
-    noise = torch.randn(len(known), each, size, generator=pick, dtype=root.dtype)
+    noise = torch.randn(len(known), per_class, size, generator=pick, dtype=root.dtype)
     z = of.mean.unsqueeze(1) + noise @ root.mT
-    return z[known].flatten(0, 1), known.nonzero()[:, 0].repeat_interleave(each)
+    return z[known].flatten(0, 1), known.nonzero()[:, 0].repeat_interleave(per_class)
 
 
-def finalise(ctx: Context, server: Server, up: Up) -> Server:
+def finalise(ctx: Context[HP], server: Server, up: Up) -> Server:
     """Box 3 and 4; the model stays as it is where nothing is drawn."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     pick, training = ctx.random("calibration"), ctx.training
     z, y = draw(pooled(up.gaussians), hp.samples_per_class, hp.jitter, pick)
     z = power(z, 1 / hp.tukey_power).float()

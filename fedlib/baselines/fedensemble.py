@@ -115,7 +115,7 @@ def one(models: Model, m: int) -> Model:
     return tree_map(lambda x: x[m], models)
 
 
-def init(ctx: Context) -> tuple[Server, Client]:
+def init(ctx: Context[HP]) -> tuple[Server, Client]:
     """Draw the clients' weights and the global models."""
     server, mine = shared_model.init(ctx)
     count = ctx.hp.global_models
@@ -126,7 +126,7 @@ def init(ctx: Context) -> tuple[Server, Client]:
     return Server(models, models), Client(mine.state, torch.zeros(ctx.clients).long())
 
 
-def deal(ctx: Context) -> Tensor:
+def deal(ctx: Context[HP]) -> Tensor:
     """Return the model ``[N]`` that each client is sent in this round."""
     count = ctx.hp.global_models
     drawn = generator(ctx.seed, "deal", (ctx.round - 1) // count)
@@ -154,7 +154,7 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
     return Client(after.state, last), Up(up.model, up.samples, origin), terms
 
 
-def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
+def merge(ctx: Context[HP], server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 3."""
     weight, how = client_weights(up.samples, ctx.hp.weighting), ctx.hp.buffers
     merged = []
@@ -164,7 +164,7 @@ def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
     return Server(stack(merged), server.models), {}
 
 
-def models(ctx: Context, server: Server, mine: Client) -> Models:
+def models(ctx: Context[HP], server: Server, mine: Client) -> Models:
     """Return the models that vote beside those of FedAvg (Box 4)."""
     if ctx.hp.global_models > 1:
         voters = Ensemble(server.models.state, "softmax")

@@ -117,7 +117,7 @@ def pull(z: Tensor, y: Tensor, anchors: Tensor) -> Tensor:
     return ((z - anchors[y]).square().sum(1) / mates(y)).sum() / len(anchors)
 
 
-def blank(ctx: Context, state: State) -> State:
+def blank(ctx: Context[HP], state: State) -> State:
     """Return the moments of clients whose calibration has not stepped, ``[K, ...]``."""
     if not ctx.hp.calibration_rate or ctx.hp.calibration_moments == "step":
         return {}
@@ -136,7 +136,7 @@ def without(state: State) -> State:
     return {k: v for k, v in state.items() if not k.startswith(MOMENTS)}
 
 
-def calibrate(ctx: Context, state: State, anchors: Tensor) -> State:
+def calibrate(ctx: Context[HP], state: State, anchors: Tensor) -> State:
     """Box 3: return the head, and the moments, after a step of Adam.
 
     Without moments in ``state`` it is the first step.
@@ -178,10 +178,10 @@ def moved(anchors: Tensor, seen: Protos, hp: HP) -> Tensor:
 
 
 def client(
-    ctx: Context, down: Server, mine: Client, shards: Shards
+    ctx: Context[HP], down: Server, mine: Client, shards: Shards
 ) -> Turn[Client, Up]:
-    """Box 2 to 5, an epoch at a time, through which the optimiser goes on."""
-    hp: HP = ctx.hp
+    """Box 2 to 5, an epoch at a time, through which the optimiser continues."""
+    hp = ctx.hp
 
     def loss(state, x, y, extra):
         out = ctx.net(state, x, train=True)
@@ -214,7 +214,7 @@ def client(
     return Client(state), up, tree_mean(terms)
 
 
-def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
+def merge(ctx: Context[HP], server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 6."""
     weight = client_weights(up.samples, ctx.hp.weighting)
     share = (weight / weight.sum()).to(up.anchors.dtype)
@@ -226,9 +226,9 @@ def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
 
 def models(ctx: Context, server: Server, mine: Client) -> Models:
     """Return FedAvg's models, with the anchors as prototypes of all classes."""
-    found = shared_model.models(ctx, server, mine)
+    shared = shared_model.models(ctx, server, mine)
     every = torch.ones(ctx.classes, dtype=torch.int64)
-    return found._replace(protos=Protos(server.anchors, every))
+    return shared._replace(protos=Protos(server.anchors, every))
 
 
 METHOD = shared_model.BASE._replace(

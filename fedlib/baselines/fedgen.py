@@ -50,7 +50,7 @@ Readings
     epochs, which no setting of the papers exceeds: left out.
     Generator: 50 Adam steps per round on batches of the clients' size (both codes; the
     128 that they configure is not used), or of ``generator_batch``.
-    p is read in eval mode. Client optimisers start afresh in every round.
+    p is read in eval mode. Client optimisers start anew in every round.
     Numbers sent: counts per class are C floats; the processed ones go as integers.
 """
 
@@ -95,14 +95,14 @@ class HP(HyperParameters):
     buffers: Literal["average", "local"] = "average"
 
 
-def generator_of(ctx: Context) -> Generator:
+def generator_of(ctx: Context[HP]) -> Generator:
     """Return the generator of the net's high embedding."""
     _, size = ctx.net.embedding_sizes()
-    hp: HP = ctx.hp
+    hp = ctx.hp
     return generators.build(ctx.classes, size, hidden=hp.hidden, noise=hp.noise_size)
 
 
-def generator_rows(ctx: Context) -> int:
+def generator_rows(ctx: Context[HP]) -> int:
     """Return the embeddings of a step of the generator's."""
     return ctx.hp.generator_batch or with_generator.rows_of_a_batch(
         ctx, "generator_batch=None"
@@ -116,7 +116,7 @@ def init(ctx: Context) -> tuple[Server, Client]:
     return first_server(ctx, generator_of(ctx), state), Client(state)
 
 
-def broadcast(ctx: Context, server: Server) -> Down:
+def broadcast(ctx: Context[HP], server: Server) -> Down:
     """Box 1; there are no prototypes to send."""
     if ctx.hp.client_labels == "reported":
         counts = server.available.to(torch.float32)
@@ -137,9 +137,11 @@ def latent(ctx: Context, state: State, h: Tensor, logits: Tensor) -> Tensor:
     return kl_to_teacher(given.detach(), logits, 1.0).mean()
 
 
-def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
+def client(
+    ctx: Context[HP], down: Down, mine: Client, shards: Shards
+) -> Turn[Client, Up]:
     """Box 2 and 3."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     begun, generator = bool(down.generator.known), generator_of(ctx)
     alpha, beta = (
         with_generator.schedule(
@@ -194,9 +196,9 @@ def diversity(h: Tensor, z: Tensor) -> Tensor:
     return torch.exp(-(dh.abs().mean(-1) * dz.square().mean(-1)).mean())
 
 
-def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
+def merge(ctx: Context[HP], server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 4 and 5."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     generator, heads = generator_of(ctx), ctx.net.head_state(up.model.params)
     seen = up.counters["seen"]
     owners = with_generator.owner_share(1 + seen)

@@ -64,7 +64,7 @@ class Server(NamedTuple):
     past: Model  # [M, ...]; known [M]
 
 
-def init(ctx: Context) -> tuple[Server, Client]:
+def init(ctx: Context[HP]) -> tuple[Server, Client]:
     """Draw the clients' weights; no merged model is known."""
     server, mine = shared_model.init(ctx)
     past = tree_map(lambda x: torch.stack([x] * ctx.hp.history), server.model)
@@ -79,7 +79,9 @@ def broadcast(ctx: Context, server: Server) -> Down:
     return Down(shared_model.sent(ctx, server.model), shared_model.sent(ctx, teacher))
 
 
-def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
+def client(
+    ctx: Context[HP], down: Down, mine: Client, shards: Shards
+) -> Turn[Client, Up]:
     """Box 2."""
     begun = down.teacher.known.to(torch.float32)  # 0 in the first round
 

@@ -80,13 +80,15 @@ class Up(NamedTuple):
     labels: Tensor  # [K, C] int64, samples of each class
 
 
-def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
+def client(
+    ctx: Context[HP], down: Down, mine: Client, shards: Shards
+) -> Turn[Client, Up]:
     """Box 2 and 3."""
     hp, soft = ctx.hp, parts(down.protos)[1]
 
     def soft_term(logits):
-        each = kl_to_teacher(soft.mean, logits, hp.temperature)  # 0 where unknown
-        return each.sum() / soft.known.sum().clamp(min=1)
+        per_class = kl_to_teacher(soft.mean, logits, hp.temperature)  # 0 where unknown
+        return per_class.sum() / soft.known.sum().clamp(min=1)
 
     mine, up, terms = with_knowledge.client_with(ctx, down, mine, shards, soft_term)
     return mine, Up(up.model, up.protos, shards.label_counts(ctx.classes)), terms
@@ -107,9 +109,9 @@ def shares(size: Tensor, discrepancy: Tensor, scale: float, offset: float) -> Te
     return torch.where(weight.sum(0) > 0, weight, size)
 
 
-def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
+def merge(ctx: Context[HP], server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 4 and 5."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     samples = up.labels.sum(1).double()
     size = samples / (samples.sum() if hp.counts == "fraction" else 1)
     skew = up.labels / samples.clamp(min=1).unsqueeze(1) - 1 / ctx.classes

@@ -67,11 +67,11 @@ class HP(shared_model.HP):
     collection: Collection = "eval"
 
 
-def reported(ctx: Context, local: Protos, shards: Shards) -> Protos:
+def reported(ctx: Context[HP], local: Protos, shards: Shards) -> Protos:
     """Return what clients send of their knowledge ``[K, C, d + C]``: Box 3."""
     counts = shards.label_counts(ctx.classes)
     share = counts / shards.sizes().clamp(min=1).unsqueeze(1)
-    kept = (counts > 0) & (share >= ctx.hp.threshold)
+    uploaded = (counts > 0) & (share >= ctx.hp.threshold)
     size = local.mean.shape[-1] - ctx.classes
     noise = torch.zeros_like(local.mean)
     for k, client in enumerate(shards.ids):
@@ -79,13 +79,15 @@ def reported(ctx: Context, local: Protos, shards: Shards) -> Protos:
             ctx.classes, size, generator=ctx.random("knowledge noise", client)
         )
         noise[k, :, :size] = ctx.hp.noise * drawn
-    mean = torch.where(kept.unsqueeze(-1), local.mean + noise, 0.0)
-    return Protos(mean, torch.where(kept, counts, 0))
+    mean = torch.where(uploaded.unsqueeze(-1), local.mean + noise, 0.0)
+    return Protos(mean, torch.where(uploaded, counts, 0))
 
 
-def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
+def client(
+    ctx: Context[HP], down: Down, mine: Client, shards: Shards
+) -> Turn[Client, Up]:
     """Box 2 and 3."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     if hp.missing == "zero" and ctx.round > 1:
         every = torch.ones_like(down.protos.count)
         down = down._replace(protos=down.protos._replace(count=every))
@@ -101,7 +103,7 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
     return mine, up._replace(protos=reported(ctx, up.protos, shards)), terms
 
 
-def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
+def merge(ctx: Context[HP], server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 4."""
     means = protos.merge(up.protos, "samples")
     if ctx.hp.missing == "mask":

@@ -5,7 +5,7 @@ Distillation in Federated Learning, NeurIPS 2022.
 
 Symbols
     q_l  | softmax of not_true(logits) | [B, C-1] | the client's, without the true class
-    q_g  | teacher                     | [B, C-1] | the received model's, likewise
+    q_g  | teacher                     | [B, C-1] | the same of the model received
     tau  | temperature                 | []       | of both softmaxes
     beta | distill_weight              | []       | weight of the distillation
 
@@ -62,11 +62,13 @@ def distill(logits: Tensor, teacher: Tensor, y: Tensor, temperature: float) -> T
         True classes ``[B]``; their logits have no influence.
     """
     soft = torch.softmax(not_true(teacher, y) / temperature, -1)
-    each = kl_to_teacher(soft, not_true(logits, y), temperature)
-    return temperature**2 * each.mean()
+    per_sample = kl_to_teacher(soft, not_true(logits, y), temperature)
+    return temperature**2 * per_sample.mean()
 
 
-def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
+def client(
+    ctx: Context[HP], down: Down, mine: Client, shards: Shards
+) -> Turn[Client, Up]:
     """Box 2."""
     hp = ctx.hp
 

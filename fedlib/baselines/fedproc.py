@@ -71,13 +71,15 @@ def contrast(z: Tensor, y: Tensor, means: Protos, hp: HP) -> Tensor:
         return scale * supcon(*both, hp.temperature, valid)
     similarity = z @ unit(means.mean).T / hp.temperature
     similarity = torch.where(means.known, similarity, -1e9)
-    each = F.cross_entropy(similarity, y, reduction="none")
-    return torch.where(means.known[y], each, 0.0).mean()
+    per_sample = F.cross_entropy(similarity, y, reduction="none")
+    return torch.where(means.known[y], per_sample, 0.0).mean()
 
 
-def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
+def client(
+    ctx: Context[HP], down: Down, mine: Client, shards: Shards
+) -> Turn[Client, Up]:
     """Box 2 and 3."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     begun = bool(down.protos.known.any())
     share = min((ctx.round - 1) / hp.schedule_rounds, 1.0) if begun else 1.0
 
@@ -93,7 +95,7 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
     return with_protos.client_with(ctx, down, mine, shards, loss, how=hp.collection)
 
 
-def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
+def merge(ctx: Context[HP], server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 4."""
     means = protos.merge(up.protos, ctx.hp.proto_weighting)
     after, watched = shared_model.merge(ctx, server, up)

@@ -89,7 +89,7 @@ class Client(NamedTuple):
     state: State  # [K, ...]
 
 
-def init(ctx: Context) -> tuple[Server, Client]:
+def init(ctx: Context[HP]) -> tuple[Server, Client]:
     """Draw the clients' weights; no prototype is known."""
     _, high = ctx.net.embedding_sizes()
     shared = ctx.hp.share_model
@@ -103,7 +103,9 @@ def broadcast(ctx: Context, server: Server) -> Down:
     return Down(server.protos, server.model)
 
 
-def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
+def client(
+    ctx: Context[HP], down: Down, mine: Client, shards: Shards
+) -> Turn[Client, Up]:
     """Box 2 and 3."""
 
     def loss(state, x, y, extra):
@@ -125,7 +127,7 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
     return Client(trained.state), up, trained.terms
 
 
-def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
+def merge(ctx: Context[HP], server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 4; a class that no client of the cohort owns keeps its prototype."""
     merged = protos.merge(up.protos, ctx.hp.weighting)  # Eq. (6)
     merged = protos.fill(merged, server.protos)
@@ -134,7 +136,7 @@ def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
     return Server(merged, mean_model(up.model, up.samples, server.model)), {}
 
 
-def models(ctx: Context, server: Server, mine: Client) -> Models:
+def models(ctx: Context[HP], server: Server, mine: Client) -> Models:
     """Return the personal models, the global one if shared, and the prototypes."""
     shared = server.model.state if ctx.hp.share_model else None
     return Models(mine.state, shared, server.protos)

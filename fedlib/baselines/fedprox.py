@@ -59,7 +59,9 @@ def half_square(parts: Iterable[Tensor]) -> Tensor:
     return 0.5 * torch.stack([part.square().sum() for part in parts]).sum()
 
 
-def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
+def client(
+    ctx: Context[HP], down: Down, mine: Client, shards: Shards
+) -> Turn[Client, Up]:
     """Box 2."""
     hp, buffers = ctx.hp, ctx.net.buffers
     anchor = start(down.model, mine.state)

@@ -69,14 +69,16 @@ def contrast(z: Tensor, y: Tensor, hp: HP) -> tuple[Tensor, Tensor]:
     return together.mean(), torch.where(mates.any(1), apart, 0.0).mean()
 
 
-def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
+def client(
+    ctx: Context[HP], down: Down, mine: Client, shards: Shards
+) -> Turn[Client, Up]:
     """Box 2."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
 
     def loss(state, x, y, extra):
         out, levels = ctx.net.levels(state, x, train=True)
-        each = [torch.stack(contrast(z, y, hp)) for z in levels]
-        together, apart = torch.stack(each).mean(0)
+        by_level = [torch.stack(contrast(z, y, hp)) for z in levels]
+        together, apart = torch.stack(by_level).mean(0)
         terms = {
             "supervised": cross_entropy(out.logits, y),
             "contrast": together,

@@ -47,7 +47,7 @@ class HP(personal_layers.HP):
 
 
 def train_part(
-    ctx: Context, state: State, shards: Shards, part: str, free: frozenset[str]
+    ctx: Context[HP], state: State, shards: Shards, part: str, free: frozenset[str]
 ) -> tuple[State, Logged]:
     """Box 2 or 3: train the weights ``free`` of a cohort, with the others frozen."""
     epochs = getattr(ctx.hp, f"{part}_epochs")
@@ -69,7 +69,9 @@ def train_part(
     return trained.state, trained.terms
 
 
-def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
+def client(
+    ctx: Context[HP], down: Down, mine: Client, shards: Shards
+) -> Turn[Client, Up]:
     """Box 2 and 3."""
     own = personal_layers.own_names(ctx.net, ctx.hp.personal)
     state, head_terms = train_part(

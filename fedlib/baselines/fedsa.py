@@ -107,9 +107,11 @@ def margins(ctx: Context, down: Down, mine: Client, shards: Shards) -> Tensor:
     return torch.maximum(own, down.gap)
 
 
-def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
+def client(
+    ctx: Context[HP], down: Down, mine: Client, shards: Shards
+) -> Turn[Client, Up]:
     """Box 2, 3 and 4."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     anchors, classes = down.anchors, torch.arange(ctx.classes)
     everyone = Protos(anchors, torch.ones_like(classes))
 
@@ -132,7 +134,7 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
     return with_protos.client_with(ctx, down, mine, shards, loss, extra=extra)
 
 
-def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
+def merge(ctx: Context[HP], server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 5."""
     after, watched = shared_model.merge(ctx, server, up)
     means = protos.merge(up.protos)

@@ -96,7 +96,7 @@ def prototypes(net: State) -> Tensor:
     return F.linear(hidden, net["2.weight"], net["2.bias"])
 
 
-def init(ctx: Context) -> tuple[Server, Client]:
+def init(ctx: Context[HP]) -> tuple[Server, Client]:
     """Draw the first weights as FedAvg, and the prototype net."""
     first, mine = with_protos.init(ctx)
     classes, size = first.protos.mean.shape
@@ -108,7 +108,9 @@ def init(ctx: Context) -> tuple[Server, Client]:
     return Server(first.model._replace(known=known), first.protos, net), mine
 
 
-def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
+def client(
+    ctx: Context[HP], down: Down, mine: Client, shards: Shards
+) -> Turn[Client, Up]:
     """Box 2 and 3."""
 
     def loss(state, x, y, extra):
@@ -125,9 +127,9 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
     return mine, up._replace(model=up.model._replace(known=known)), terms
 
 
-def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
+def merge(ctx: Context[HP], server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 4, 5 and 6."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     after = shared_model.merge(ctx, server, up)[0] if hp.share_model else server
     means = protos.merge(up.protos)
     margin = protos.gaps(means).amax().clamp(max=hp.largest_margin)
@@ -150,10 +152,10 @@ def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
     return after, fitted.terms | {"margin": margin}
 
 
-def models(ctx: Context, server: Server, mine: Client) -> Models:
+def models(ctx: Context[HP], server: Server, mine: Client) -> Models:
     """Return FedAvg's models, or the personal ones, and the prototypes."""
-    found = with_protos.models(ctx, server, mine)
-    return found if ctx.hp.share_model else found._replace(shared=None)
+    shared = with_protos.models(ctx, server, mine)
+    return shared if ctx.hp.share_model else shared._replace(shared=None)
 
 
 def predict(hp: HP) -> Rule:

@@ -78,16 +78,16 @@ class Server(NamedTuple):
         """Return the floats and integers of one centre, once there are any."""
         one = tree_map(lambda x: x[0], self.centres)
         known = (self.home >= 0).any()
-        found = sizes(shared_model.Down(one._replace(known=known))).values()
-        return sum(s.floats for s in found), sum(s.ints for s in found)
+        fields = sizes(shared_model.Down(one._replace(known=known))).values()
+        return sum(s.floats for s in fields), sum(s.ints for s in fields)
 
     def start(self, clients: Tensor) -> Tensor:
         """Return the clusters ``[K]`` from whose centres clients start; -1 for none."""
-        found, used = self.home[clients], self.home[self.home >= 0].unique()
+        home, used = self.home[clients], self.home[self.home >= 0].unique()
         if not len(used):
-            return found
+            return home
         drawn = used[(self.lot[clients] * len(used)).long()]
-        return torch.where(found < 0, drawn, found)
+        return torch.where(home < 0, drawn, home)
 
     def own(self, clients: Tensor, mine: State) -> State:
         """Return clients' centres ``[K, ...]``, or of ``mine`` what they lack."""
@@ -112,7 +112,7 @@ class Up(NamedTuple):
     classes: Any  # [K] int64, number of its classes; {} where nobody asks
 
 
-def init(ctx: Context) -> tuple[Server, Client]:
+def init(ctx: Context[HP]) -> tuple[Server, Client]:
     """Draw the clients' weights; no client has a cluster, so the centres are idle."""
     mine = Client(ctx.init_clients(ctx.hp.common_init))
     model = shared_model.uploaded(ctx, mine.state)
@@ -126,7 +126,9 @@ def broadcast(ctx: Context, server: Server) -> Down:
     return Down(server)
 
 
-def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
+def client(
+    ctx: Context[HP], down: Down, mine: Client, shards: Shards
+) -> Turn[Client, Up]:
     """Box 2: FedAvg's training, from where each client stands."""
     clients = torch.tensor(shards.ids)
     begin = Client(down.centre.own(clients, mine.state))
@@ -142,7 +144,7 @@ def flat(model: Model) -> Tensor:
     return torch.cat([v.flatten(1) for v in model.params.values()], 1)
 
 
-def first_centres(ctx: Context, models: Model) -> Model:
+def first_centres(ctx: Context[HP], models: Model) -> Model:
     """Draw centres ``[C, ...]`` from models ``[K, ...]``; again where K < C."""
     rows, count = flat(models).numpy(), ctx.hp.clusters
     seed = seed_of(ctx.seed, "k-means++") % 2**32
@@ -164,7 +166,7 @@ def fill_empty(home: Tensor, clients: Tensor, distance: Tensor) -> Tensor:
     return home
 
 
-def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
+def merge(ctx: Context[HP], server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 3 and 4; in the order of the clients' numbers."""
     order = up.client.argsort()
     up = take(up, order[up.samples[order] > 0])

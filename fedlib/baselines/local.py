@@ -44,7 +44,7 @@ class Client(NamedTuple):
     state: State  # [K, ...]
 
 
-def init(ctx: Context) -> tuple[Nothing, Client]:
+def init(ctx: Context[HP]) -> tuple[Nothing, Client]:
     """Draw the clients' weights."""
     return Nothing(), Client(ctx.init_clients(ctx.hp.common_init))
 

@@ -86,7 +86,9 @@ def contrast(
     return F.softplus((z * (previous - received)).sum(-1) / temperature).mean()
 
 
-def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
+def client(
+    ctx: Context[HP], down: Down, mine: Client, shards: Shards
+) -> Turn[Client, Up]:
     """Box 2 and 3."""
     hp = ctx.hp
     received = start(down.model, mine.state)

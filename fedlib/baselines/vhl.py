@@ -91,7 +91,7 @@ def with_second(model: Model, state: State) -> Model:
     return model._replace(params=model.params | second)
 
 
-def init(ctx: Context) -> tuple[Server, Client]:
+def init(ctx: Context[HP]) -> tuple[Server, Client]:
     """Draw the clients' weights as FedAvg does, and the second outputs."""
     server, mine = shared_model.init(ctx)
     if not ctx.hp.virtual_per_class:
@@ -120,9 +120,11 @@ def outputs(state: State, out: Out) -> Tensor:
     return torch.cat([out.logits, second], -1)
 
 
-def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
+def client(
+    ctx: Context[HP], down: Down, mine: Client, shards: Shards
+) -> Turn[Client, Up]:
     """Box 3."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     if not hp.virtual_per_class:
         return shared_model.client(ctx, shared_model.Down(down.model), mine, shards)
     recipe = Recipe(**hp.model_dump(include=set(Recipe._fields)))
@@ -153,16 +155,18 @@ def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Clien
         return Losses(total, terms, {})
 
     draw = virtual_data.cycled(plans)
-    kept, up, terms = shared_model.client_with(ctx, down, mine, shards, loss, draw=draw)
-    return kept, up._replace(model=with_second(up.model, kept.state)), terms
+    trained, up, terms = shared_model.client_with(
+        ctx, down, mine, shards, loss, draw=draw
+    )
+    return trained, up._replace(model=with_second(up.model, trained.state)), terms
 
 
-def models(ctx: Context, server: Server, mine: Client) -> Models:
+def models(ctx: Context[HP], server: Server, mine: Client) -> Models:
     """Return FedAvg's models, and the logits of all 2C outputs as a rule of its own."""
-    found = shared_model.models(ctx, server, mine)
+    shared = shared_model.models(ctx, server, mine)
     if not ctx.hp.virtual_per_class:
-        return found
-    return found._replace(scores=lambda state, out: {"outputs": outputs(state, out)})
+        return shared
+    return shared._replace(scores=lambda state, out: {"outputs": outputs(state, out)})
 
 
 def predict(hp: HP) -> Rule:

@@ -100,12 +100,14 @@ def train_head(ctx: Context, features: Tensor, epochs: int) -> State:
     return fitted.state
 
 
-def retrain(ctx: Context, kept: Kept, uploads: Protos, steps: int, epochs: int) -> Kept:
+def retrain(
+    ctx: Context, before: Kept, uploads: Protos, steps: int, epochs: int
+) -> Kept:
     """Fit the features to the uploads ``[K, C, C * (d + 1)]``, then train a head.
 
     The uploaded gradients are taken to belong to the head that was sent.
     """
-    weight, bias = heads.linear(ctx.net, heads.within(kept.head))
+    weight, bias = heads.linear(ctx.net, heads.within(before.head))
     wanted = protos.merge(uploads)
-    features = match(kept.features, wanted, weight, bias, steps)
+    features = match(before.features, wanted, weight, bias, steps)
     return Kept(features, train_head(ctx, features, epochs))

@@ -71,7 +71,7 @@ def fit(
     rates : mapping, optional
         Name -> learning rate of that entry of ``state``, in place of the common one.
     moments : dict, optional
-        The optimiser's state to go on from (``blank`` at first); fresh without it.
+        The optimiser's state to continue from (``blank`` at first); fresh without it.
     buffers : frozenset of str
         Names in ``state`` that are not trained.
     """
@@ -93,8 +93,8 @@ def fit(
         stepper = torch.optim.SGD(
             values, lr=learning_rate, momentum=momentum, weight_decay=weight_decay
         )
-    for name, kept in (moments or {}).items():
-        stepper.state[params[name]] = {k: v.clone() for k, v in kept.items()}
+    for name, fields in (moments or {}).items():
+        stepper.state[params[name]] = {k: v.clone() for k, v in fields.items()}
     every, factor = decay or (steps + 1, 1.0)
     schedule = torch.optim.lr_scheduler.StepLR(stepper, every, factor)
     sums: dict[str, Tensor] = {}

@@ -74,9 +74,9 @@ def fill(first: Mixtures, second: Mixtures) -> Mixtures:
 
 def _padded(x: Tensor, size: int) -> Tensor:
     """Return ``x`` ``[m, ...]`` as float32 with zeros up to ``[size, ...]``."""
-    whole = torch.zeros(size, *x.shape[1:])
-    whole[: len(x)] = x
-    return whole
+    padded = torch.zeros(size, *x.shape[1:])
+    padded[: len(x)] = x
+    return padded
 
 
 class Components(NamedTuple):
@@ -94,12 +94,12 @@ def components(mixtures: Mixtures, label: int) -> Components:
     return Components(mean, std.square(), weight)
 
 
-def stack(each: list[Components], count: Tensor, size: int) -> Mixtures:
+def stack(fits: list[Components], count: Tensor, size: int) -> Mixtures:
     """Return the mixtures ``[C, size, d]`` of C classes from their components."""
     return Mixtures(
-        torch.stack([_padded(c.mean, size) for c in each]),
-        torch.stack([_padded(c.var.sqrt(), size) for c in each]),
-        torch.stack([_padded(c.weight, size) for c in each]),
+        torch.stack([_padded(c.mean, size) for c in fits]),
+        torch.stack([_padded(c.var.sqrt(), size) for c in fits]),
+        torch.stack([_padded(c.weight, size) for c in fits]),
         count,
     )
 
@@ -147,16 +147,16 @@ def fit(x: Tensor, number: int, *, floor: float, seed: int) -> Components:
             model.fit((x - centre).numpy())  # Eq. (5), Eq. (6)
         except ValueError:  # a point is not finite, or a variance came out below 0
             return single(x, floor)
-    found = Components(
+    fitted = Components(
         torch.from_numpy(model.means_) + centre,
         torch.from_numpy(model.covariances_).clamp(min=floor),
         torch.from_numpy(model.weights_),
     )
-    if not all(part.isfinite().all() for part in found):
+    if not all(part.isfinite().all() for part in fitted):
         return single(x, floor)
-    kept = found.weight * len(x) > LEAST_MASS
-    weight = found.weight[kept] / found.weight[kept].sum()
-    return Components(found.mean[kept], found.var[kept], weight)
+    heavy = fitted.weight * len(x) > LEAST_MASS
+    weight = fitted.weight[heavy] / fitted.weight[heavy].sum()
+    return Components(fitted.mean[heavy], fitted.var[heavy], weight)
 
 
 def fit_classes(
@@ -175,11 +175,11 @@ def fit_classes(
     count = y.bincount(minlength=classes)
     seeds = torch.randint(2**31, (classes,), generator=generator).tolist()
     nothing = Components(x[:0], x[:0], x.new_zeros(0))
-    each = [
+    fits = [
         fit(x[y == label], number, floor=floor, seed=seeds[label]) if n else nothing
         for label, n in enumerate(count.tolist())
     ]
-    return stack(each, count, number)
+    return stack(fits, count, number)
 
 
 def bhattacharyya(
@@ -209,8 +209,10 @@ def bhattacharyya(
     middle = (var1 + var2) / 2
     apart = (mean1 - mean2).square() / (8 * middle)
     wider = (middle.log() - (var1.log() + var2.log()) / 2) / 2
-    each = apart + wider
-    return each.sum(-1) if reduce == "sum" else each.mean(-1)  # Eq. (7), Eq. (8)
+    per_axis = apart + wider
+    return (
+        per_axis.sum(-1) if reduce == "sum" else per_axis.mean(-1)
+    )  # Eq. (7), Eq. (8)
 
 
 def pool(local: Mixtures, weighting: Weighting = "counted") -> Mixtures:
@@ -328,7 +330,7 @@ def fuse(
     -----
     The result does not depend on the order of the components.
     """
-    each: list[Components] = []
+    clustered: list[Components] = []
     pairs: list[Tensor] = []
     received = int(pooled.present.sum())
     for label in range(len(pooled.count)):
@@ -337,10 +339,10 @@ def fuse(
             apart = distances(mine, reduce)
             pairs.append(apart[torch.ones_like(apart).triu(1).bool()])
             mine = match_moments(mine, clusters(apart, threshold, linkage))
-        each.append(mine)
-    mixtures = stack(each, pooled.count, size or pooled.weight.shape[1])
-    kept = int(mixtures.present.sum())
-    return Fused(mixtures, received, kept, torch.cat([*pairs, torch.zeros(0).double()]))
+        clustered.append(mine)
+    mixtures = stack(clustered, pooled.count, size or pooled.weight.shape[1])
+    left = int(mixtures.present.sum())
+    return Fused(mixtures, received, left, torch.cat([*pairs, torch.zeros(0).double()]))
 
 
 def sample(
@@ -375,6 +377,6 @@ def log_density(x: Tensor, mixtures: Mixtures) -> Tensor:
     square = x.square() @ (1 / var).T - 2 * x @ (mean / var).T
     square = square + (mean.square() / var).sum(1)
     normaliser = (2 * torch.pi * var).log().sum(1)
-    each = (-(square + normaliser) / 2).unflatten(-1, here.shape)
-    each = torch.where(here, each + mixtures.weight.double().log(), float("-inf"))
-    return each.logsumexp(-1)  # Eq. (4)
+    density = (-(square + normaliser) / 2).unflatten(-1, here.shape)
+    density = torch.where(here, density + mixtures.weight.double().log(), float("-inf"))
+    return density.logsumexp(-1)  # Eq. (4)

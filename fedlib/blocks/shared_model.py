@@ -80,7 +80,7 @@ def sent(ctx: Context, model: Model) -> Model:
 
 
 def uploaded(ctx: Context, state: State) -> Model:
-    """Return what clients send of their states ``[K, ...]``, likewise."""
+    """Return what clients send of their states ``[K, ...]``, the same way."""
     return as_model(ctx.net, state, buffers=ctx.hp.buffers != "local")
 
 

@@ -187,7 +187,7 @@ def train(
     steps: int,
     **settings: Any,
 ) -> Fitted:
-    """Train the server's generator by Adam, going on from its moments.
+    """Train the server's generator by Adam, continuing from its moments.
 
     Parameters
     ----------

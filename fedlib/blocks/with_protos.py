@@ -97,8 +97,8 @@ def models(
     means : Protos, optional
         In place of the server's prototypes.
     """
-    found = shared_model.models(ctx, server, mine)
-    return found._replace(protos=server.protos if means is None else means)
+    shared = shared_model.models(ctx, server, mine)
+    return shared._replace(protos=server.protos if means is None else means)
 
 
 # What a method replaces from: its name, source, hp, client and merge at least

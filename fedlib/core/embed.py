@@ -36,9 +36,9 @@ def padded(index: list[Tensor]) -> tuple[Tensor, Tensor]:
     longest = max(1, *(len(i) for i in index))
     padded = torch.zeros(len(index), longest, dtype=torch.int64)
     real = torch.zeros(len(index), longest, dtype=torch.bool)
-    for row, mine in enumerate(index):
-        padded[row, : len(mine)] = mine
-        real[row, : len(mine)] = True
+    for row, rows in enumerate(index):
+        padded[row, : len(rows)] = rows
+        real[row, : len(rows)] = True
     return padded, real
 
 
@@ -79,16 +79,16 @@ def outputs(
             batches = samples.split(max(1, PIXELS // pixels))
             one = {name: value.unsqueeze(0) for name, value in state.items()}
             parts = [vmap(net)(one, shards.inputs(b.unsqueeze(0))) for b in batches]
-            whole = (torch.cat(part, 1)[0] for part in zip(*parts, strict=True))
-            out = Out(*(_unflat(part, real) for part in whole))
+            flat = (torch.cat(part, 1)[0] for part in zip(*parts, strict=True))
+            out = Out(*(_unflat(part, real) for part in flat))
         yield Embedded(rows, index, real, out)
 
 
 def _unflat(flat: Tensor, real: Tensor) -> Tensor:
     """Return ``[G, n, ...]`` of samples ``[B, ...]``; 0 where none is ``real``."""
-    whole = flat.new_zeros(*real.shape, *flat.shape[1:])
-    whole[real] = flat
-    return whole
+    padded = flat.new_zeros(*real.shape, *flat.shape[1:])
+    padded[real] = flat
+    return padded
 
 
 def forward(
@@ -102,13 +102,13 @@ def forward(
         As in ``outputs``.
     """
     _, real = padded(shards.index)
-    whole: list[Tensor] = []
+    fields: list[Tensor] = []
     for group in outputs(net, state, shards, stacked=stacked):
-        if not whole:
-            whole = [p.new_zeros(*real.shape, *p.shape[2:]) for p in group.out]
-        for all_of_it, part in zip(whole, group.out, strict=True):
+        if not fields:
+            fields = [p.new_zeros(*real.shape, *p.shape[2:]) for p in group.out]
+        for all_of_it, part in zip(fields, group.out, strict=True):
             all_of_it[group.clients, : part.shape[1]] = part
-    return Out(*whole), real
+    return Out(*fields), real
 
 
 def class_means_of(
@@ -122,7 +122,7 @@ def class_means_of(
     """Return class means ``[K, C, d]`` of several embeddings, in one pass."""
     plain = shards._replace(augment=None)
     count, longest = len(shards.index), max(1, *(len(i) for i in shards.index))
-    found: list[Protos] = []
+    means: list[Protos] = []
     for group in outputs(net, state, plain, stacked=stacked):
         beyond = longest - group.real.shape[1]  # sums keep their order, and their bits
         labels = torch.where(group.real, shards.y[group.index], -1)
@@ -136,15 +136,15 @@ def class_means_of(
             )
             sums = class_sums(F.pad(z, (0, 0, 0, beyond)), labels, net.classes)
             parts.append(from_sums(*sums))
-        if not found:
-            found = [
+        if not means:
+            means = [
                 tree_map(lambda leaf: leaf.new_zeros(count, *leaf.shape[1:]), part)
                 for part in parts
             ]
-        for whole, part in zip(found, parts, strict=True):
-            for leaf, values in zip(whole, part, strict=True):
+        for mean, part in zip(means, parts, strict=True):
+            for leaf, values in zip(mean, part, strict=True):
                 leaf[group.clients] = values
-    return found
+    return means
 
 
 def class_means(

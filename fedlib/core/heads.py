@@ -17,9 +17,9 @@ def name_in(net: Net) -> str:
     layers = net.module.head.named_modules(prefix="head")
     leaves = [(name, layer) for name, layer in layers if not list(layer.children())]
     if len(leaves) != 1 or not isinstance(leaves[0][1], nn.Linear):
-        found = ", ".join(type(layer).__name__ for _, layer in leaves)
+        kinds = ", ".join(type(layer).__name__ for _, layer in leaves)
         raise ValueError(
-            f"net: the head of {net.name!r} is {found}, expected one linear layer, "
+            f"net: the head of {net.name!r} is {kinds}, expected one linear layer, "
             "where gradients for embeddings have a closed form"
         )
     return leaves[0][0]

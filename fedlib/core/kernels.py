@@ -74,10 +74,10 @@ def _total(b, vector):
 
 def _pointers(context, b, kinds, arrays):
     """Return a tuple of arrays as pointers to their data."""
-    each = cgutils.unpack_tuple(b, arrays)
+    unpacked = cgutils.unpack_tuple(b, arrays)
     return [
         context.make_array(kind)(context, b, one).data
-        for kind, one in zip(kinds, each, strict=True)
+        for kind, one in zip(kinds, unpacked, strict=True)
     ]
 
 
@@ -367,13 +367,13 @@ def _unpool_tile(typing, arrays, at, apart, count):
 def _largest(above, below, out, where, batch):
     """Pool two rows ``[W * B]`` into one of ``[W' * B]``, and say where from."""
     windows = len(out) // batch
-    whole = batch - batch % LANES
-    for start in range(0, whole, LANES):
+    vectored = batch - batch % LANES
+    for start in range(0, vectored, LANES):
         _pool_tile((above, below, out, where), start, batch, windows)
-    if whole == batch:
+    if vectored == batch:
         return
     for x in range(windows):
-        for i in range(whole, batch):
+        for i in range(vectored, batch):
             left = 2 * x * batch + i
             best, place = above[left], 0
             for corner in range(1, 4):
@@ -401,14 +401,14 @@ def _scatter(grad, where, out, around, batch):
     What is outside of all windows, and ``around`` the rows, keeps its zeros.
     """
     windows = grad.shape[1] // batch
-    whole = batch - batch % LANES
+    vectored = batch - batch % LANES
     for y in range(len(grad)):
         above, below = out[2 * y], out[2 * y + 1]
-        for start in range(0, whole, LANES):
+        for start in range(0, vectored, LANES):
             at = (start, around + start)
             _unpool_tile((grad[y], where[y], above, below), at, batch, windows)
-        for x in range(windows if whole < batch else 0):
-            for i in range(whole, batch):
+        for x in range(windows if vectored < batch else 0):
+            for i in range(vectored, batch):
                 left = around + 2 * x * batch + i
                 for corner in range(4):
                     row = above if corner < 2 else below

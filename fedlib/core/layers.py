@@ -182,11 +182,11 @@ def _norm_rule(clients, in_dims, x, weight, bias, mean, variance, *how):
             variance.lerp_(spread * (count / (count - 1)), momentum)
         return out, 0
     # Copies, which autograd keeps while the running ones change
-    kept = [t.flatten(0, 1).clone() for t in (mean, variance)]
+    statistics = [t.flatten(0, 1).clone() for t in (mean, variance)]
     x, weight, bias = x.transpose(0, 1).flatten(1, 2), weight.flatten(), bias.flatten()
-    out = _norm(x, weight, bias, kept[0], kept[1], *how)
+    out = _norm(x, weight, bias, statistics[0], statistics[1], *how)
     if training:
-        for before, after in zip((mean, variance), kept, strict=True):
+        for before, after in zip((mean, variance), statistics, strict=True):
             before.copy_(after.view_as(before))
     return out.unflatten(1, (clients, -1)), 1
 
@@ -206,8 +206,10 @@ def _cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
 def _cross_entropy_rule(clients, in_dims, logits, target):
     logits = _clients_at(logits, in_dims[0], clients, 0)
     target = _clients_at(target, in_dims[1], clients, 0)
-    each = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none")
-    return each.unflatten(0, (clients, -1)).mean(1), 0
+    per_sample = F.cross_entropy(
+        logits.flatten(0, 1), target.flatten(), reduction="none"
+    )
+    return per_sample.unflatten(0, (clients, -1)).mean(1), 0
 
 
 def _dropout_mask(like: Tensor, key: Tensor, rate: float) -> Tensor:
@@ -263,8 +265,10 @@ class BatchNorm2d(nn.BatchNorm2d):
         """Map ``[B, C, H, W]`` to the same shape, or to half of it."""
         if self.training and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
-        kept = (self.weight, self.bias, self.running_mean, self.running_var)
-        return batch_norm(x, *kept, self.training, self.momentum, self.eps, pooled)
+        statistics = (self.weight, self.bias, self.running_mean, self.running_var)
+        return batch_norm(
+            x, *statistics, self.training, self.momentum, self.eps, pooled
+        )
 
 
 BLOCKS = (

@@ -11,7 +11,7 @@ batch runs at its own size. Nothing is padded, so losses need no masks.
 
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 from fedlib.core.augment import Augment, apply_augment, draw_augment, normalise
 from fedlib.core.nets import State
 from fedlib.core.protos import Protos, class_sums, from_sums
-from fedlib.core.tree import Tree, concatenate, put, take, tree_map
+from fedlib.core.tree import Tree, concatenate, flatten, put, take, tree_map
 from fedlib.core.tree import stack as stacked
 
 Random = Callable[..., torch.Generator]  # (purpose, client) -> generator
@@ -139,16 +139,16 @@ def _table(plans: list[_Batches], keys: list[Tensor]) -> _Table:
 def _batches(
     shards: Shards, client: int, training: Training, random: Random
 ) -> _Batches:
-    mine = shards.index[client]
-    count, size = len(mine), training.batch_size
-    whole = training.drop_last and count >= size
+    rows = shards.index[client]
+    count, size = len(rows), training.batch_size
+    full = training.drop_last and count >= size
     single = training.drop_single and count > size and count % size == 1
-    stop = count - count % size if whole or single else count
+    stop = count - count % size if full or single else count
     starts = range(0, stop, size)
     steps = training.local_steps or training.local_epochs * len(starts)
     epochs = range(-(-steps // len(starts)))
     shuffle = random("batches", shards.ids[client])
-    order = torch.cat([mine[torch.randperm(count, generator=shuffle)] for _ in epochs])
+    order = torch.cat([rows[torch.randperm(count, generator=shuffle)] for _ in epochs])
     spans = [
         (e * count + s, e * count + min(s + size, stop)) for e in epochs for s in starts
     ][:steps]
@@ -222,8 +222,8 @@ class _Stack:
         for i, block in zip(rows, self.blocks, strict=True):
             for name, param in block.items():
                 if name in moments:
-                    kept = {k: v[i].clone() for k, v in moments[name].items()}
-                    self.optimiser.state[param] = kept
+                    fields = {k: v[i].clone() for k, v in moments[name].items()}
+                    self.optimiser.state[param] = fields
 
     def step(self) -> None:
         """Move the weights along their gradients."""
@@ -262,16 +262,18 @@ class _Stack:
         """Return the optimiser's state, stacked over clients; {} for one block."""
         if not self.apart:
             return {}
-        each = [
+        states = [
             {name: dict(self.optimiser.state[p]) for name, p in block.items()}
             for block in self.blocks
         ]
         return {
             name: {
-                field: torch.stack([torch.as_tensor(one[name][field]) for one in each])
+                field: torch.stack(
+                    [torch.as_tensor(one[name][field]) for one in states]
+                )
                 for field in fields
             }
-            for name, fields in each[0].items()
+            for name, fields in states[0].items()
         }
 
     def state(self, rows: slice) -> State:
@@ -283,7 +285,7 @@ class _Stack:
         """Return the stack of the first ``count`` clients, with their moments."""
         rows = slice(0, count)
         rate = None if self.rate is None else self.rate[rows]
-        kept = _Stack(
+        rest = _Stack(
             self.state(rows),
             frozenset(self.buffers),
             self.training,
@@ -291,15 +293,15 @@ class _Stack:
             rate,
         )
         if not self.apart:
-            for name, after in kept.params.items():
+            for name, after in rest.params.items():
                 before = self.params[name]
-                kept.optimiser.state[after] = {
+                rest.optimiser.state[after] = {
                     k: v[rows].clone()
                     if isinstance(v, Tensor) and v.shape == before.shape
                     else v
                     for k, v in self.optimiser.state[before].items()
                 }
-        return kept
+        return rest
 
 
 class _Tally:
@@ -344,99 +346,175 @@ class _Job(NamedTuple):
     after_step: Callable[[State, dict[str, Tensor]], State] | None
     buffers: frozenset[str]
     dropout_keys: list[str]
+    plain: bool
 
 
-def _train_chunk(
-    job: _Job,
-    shards: Shards,
-    state: State,
-    extra: dict[str, Tensor],
-    moments: Tree,
-    rate: Tensor | None,
-) -> Trained:
-    """Train clients side by side, longest first, so that the live ones are a prefix."""
-    ids = shards.ids
-    plans = [_batches(shards, i, job.training, job.random) for i in range(len(ids))]
-    order = sorted(range(len(plans)), key=lambda i: -len(plans[i].spans))
-    place = torch.tensor(order)
-    plans, ids = [plans[i] for i in order], [ids[i] for i in order]
-    keys = [
-        torch.randint(
-            2**62,
-            (len(plan.spans), len(job.dropout_keys)),
-            generator=job.random("dropout", client),
+class _Cohort(NamedTuple):
+    """What each client of a cohort begins with, K of all."""
+
+    shards: Shards
+    state: State
+    extra: dict[str, Tensor]
+    moments: Tree
+    rate: Tensor | None
+
+    def at(self, rows: list[int]) -> "_Cohort":
+        """Return some of the clients, in this order."""
+        place = torch.tensor(rows)
+        return _Cohort(
+            self.shards.cohort(rows),
+            take(self.state, place),
+            take(self.extra, place),
+            take(self.moments, place),
+            None if self.rate is None else self.rate[place],
         )
-        for plan, client in zip(plans, ids, strict=True)
-    ]
-    extra = take(extra, place)
-    stack = _Stack(
-        take(state, place),
-        job.buffers,
-        job.training,
-        take(moments, place),
-        None if rate is None else rate[place],
-    )
-    table = _table(plans, keys)
-    tally = _Tally(len(plans), job.classes)
-    finished: list[tuple[State, Tree]] = []  # from the last client to the first
 
-    def losses_of(rows: list[int], step: int) -> Tensor:
-        """Return the losses of clients whose batches have one size."""
-        everyone = len(rows) == live
-        chosen = slice(0, live) if everyone else torch.tensor(rows)
-        start, end = plans[rows[0]].spans[step]
-        places = table.rows(step, chosen, end - start)
-        batch, draws = table.order[places], table.draws[places]
+
+def one_by_one(
+    function: Callable[..., Any], clients: list[int], step: int
+) -> Callable[..., Any]:
+    """Return what ``vmap(function)`` is, as a loop over clients in plain Python.
+
+    There ``print(float(x))`` and a debugger work, and an error says at which client,
+    step and shapes it came.
+    """
+
+    def over_clients(weights: State, *inputs: Tree) -> Any:
+        results = []
+        for row, client in enumerate(clients):
+            one = slice(row, row + 1)
+            state, *own = (
+                tree_map(lambda leaf: leaf.squeeze(0), take(tree, one))
+                for tree in (weights, *inputs)
+            )
+            try:
+                results.append(function(state, *own))
+            except Exception as error:
+                shapes = [
+                    f"{[*v.shape]}" for tree in own for v in flatten(tree).values()
+                ]
+                error.add_note(
+                    f"client {client}, step {step}: inputs {', '.join(shapes)}"
+                )
+                raise
+        return stacked(results)
+
+    return over_clients
+
+
+class _Chunk:
+    """Clients trained side by side, longest first: the live ones are a prefix."""
+
+    def __init__(self, job: _Job, cohort: _Cohort):
+        clients = range(len(cohort.shards.ids))
+        plans = [_batches(cohort.shards, i, job.training, job.random) for i in clients]
+        self.order = sorted(clients, key=lambda i: -len(plans[i].spans))
+        cohort = cohort.at(self.order)
+        self.job = job
+        self.plans = [plans[i] for i in self.order]
+        self.shards = cohort.shards
+        self.extra = cohort.extra
+        self.table = _table(self.plans, [self._dropout(row) for row in clients])
+        self.tally = _Tally(len(plans), job.classes)
+        self.stack = _Stack(
+            cohort.state, job.buffers, job.training, cohort.moments, cohort.rate
+        )
+        self.live = len(plans)
+        self.finished: list[
+            tuple[State, Tree]
+        ] = []  # from the last client to the first
+
+    def _dropout(self, row: int) -> Tensor:
+        """Return the dropout keys ``[steps, D]`` of a client."""
+        return torch.randint(
+            2**62,
+            (len(self.plans[row].spans), len(self.job.dropout_keys)),
+            generator=self.job.random("dropout", self.shards.ids[row]),
+        )
+
+    def train(self) -> Trained:
+        """Take the steps of all clients."""
+        for step in range(len(self.plans[0].spans)):
+            self._retire(sum(step < len(plan.spans) for plan in self.plans))
+            self.stack.zero_grad()
+            losses = [self._losses(rows, step) for rows in self._alike(step)]
+            torch.cat(losses).sum().backward()
+            self.stack.step()
+            if self.job.after_step is not None:
+                mapped = self._mapped(self.job.after_step, [*range(self.live)], step)
+                given = take(self.extra, slice(self.live))
+                self.stack.write(mapped(self.stack.detached(), given))
+        self._retire(0)
+        return self._trained()
+
+    def _retire(self, remaining: int) -> None:
+        """Set the clients aside whose batches are done."""
+        if remaining < self.live:
+            gone = slice(remaining, self.live)
+            outcome = (self.stack.state(gone), take(self.stack.moments(), gone))
+            self.finished.append(outcome)
+            self.live = remaining
+            if remaining:
+                self.stack = self.stack.keep(remaining)
+
+    def _alike(self, step: int) -> list[list[int]]:
+        """Return the live clients, those together whose batches have one size."""
+        by_size: dict[int, list[int]] = defaultdict(list)
+        for row in range(self.live):
+            start, end = self.plans[row].spans[step]
+            by_size[end - start].append(row)
+        return list(by_size.values())
+
+    def _mapped(
+        self, function: Callable[..., Any], rows: list[int], step: int
+    ) -> Callable[..., Any]:
+        """Return a function of one client as one of several."""
+        if self.job.plain:
+            return one_by_one(function, [self.shards.ids[row] for row in rows], step)
+        return vmap(function)
+
+    def _losses(self, rows: list[int], step: int) -> Tensor:
+        """Return the losses ``[rows]`` of clients whose batches have one size."""
+        job, stack = self.job, self.stack
+        everyone = len(rows) == self.live
+        chosen = slice(0, self.live) if everyone else torch.tensor(rows)
+        start, end = self.plans[rows[0]].spans[step]
+        places = self.table.rows(step, chosen, end - start)
+        batch, draws = self.table.order[places], self.table.draws[places]
         held = take(stack.buffers, chosen)
         weights = stack.params if everyone else take(stack.params, chosen)
         weights = weights | held
         if job.dropout_keys:
-            now = table.keys[step, chosen].unbind(1)
+            now = self.table.keys[step, chosen].unbind(1)
             weights |= dict(zip(job.dropout_keys, now, strict=True))
-        given = take(extra, chosen)
+        given = take(self.extra, chosen)
         if job.draw is not None:
-            given = given | stacked([job.draw(ids[i], step) for i in rows])
-        x, y = shards.inputs(batch, draws), shards.y[batch]
-        losses = vmap(job.loss)(weights, x, y, given)
+            ids = [self.shards.ids[row] for row in rows]
+            given = given | stacked([job.draw(client, step) for client in ids])
+        x, y = self.shards.inputs(batch, draws), self.shards.y[batch]
+        losses = self._mapped(job.loss, rows, step)(weights, x, y, given)
         if not everyone:  # BatchNorm wrote into copies
             for name, value in held.items():
                 stack.buffers[name][chosen] = value
-        tally.add(chosen, losses, y, [step >= plans[i].counted_from for i in rows])
+        counted = [step >= self.plans[row].counted_from for row in rows]
+        self.tally.add(chosen, losses, y, counted)
         return losses.total
 
-    live = len(plans)
-    for step in range(len(plans[0].spans)):
-        remaining = sum(step < len(plan.spans) for plan in plans)
-        if remaining < live:
-            gone = slice(remaining, live)
-            finished.append((stack.state(gone), take(stack.moments(), gone)))
-            live = remaining
-            stack = stack.keep(live)
-        by_size: dict[int, list[int]] = defaultdict(list)
-        for i in range(live):
-            start, end = plans[i].spans[step]
-            by_size[end - start].append(i)
-        stack.zero_grad()
-        torch.cat([losses_of(rows, step) for rows in by_size.values()]).sum().backward()
-        stack.step()
-        if job.after_step is not None:
-            stack.write(
-                vmap(job.after_step)(stack.detached(), take(extra, slice(live)))
-            )
-    finished.append((stack.state(slice(0, live)), stack.moments()))
-
-    back = torch.argsort(place)
-    steps = torch.tensor([len(plan.spans) for plan in plans])
-    states, kept = zip(*finished[::-1], strict=True)
-    return Trained(
-        take(concatenate(list(states)), back),
-        {name: (value / steps)[back] for name, value in tally.terms.items()},
-        {
-            name: from_sums(total[back], tally.counts[name][back])
-            for name, total in tally.sums.items()
-        },
-        take(concatenate(list(kept)), back),
-    )
+    def _trained(self) -> Trained:
+        """Return the clients in the order in which they came."""
+        back = torch.argsort(torch.tensor(self.order))
+        steps = torch.tensor([len(plan.spans) for plan in self.plans])
+        states, moments = zip(*self.finished[::-1], strict=True)
+        tally = self.tally
+        return Trained(
+            take(concatenate(list(states)), back),
+            {name: (value / steps)[back] for name, value in tally.terms.items()},
+            {
+                name: from_sums(total[back], tally.counts[name][back])
+                for name, total in tally.sums.items()
+            },
+            take(concatenate(list(moments)), back),
+        )
 
 
 def _blank(like: Tree, clients: int) -> Tree:
@@ -460,6 +538,7 @@ def train_local(
     buffers: frozenset[str] = frozenset(),
     dropout_keys: list[str] | None = None,
     chunk: int | None = None,
+    plain: bool = False,
 ) -> Trained:
     """Train every client of a cohort on its own data.
 
@@ -479,18 +558,20 @@ def train_local(
     extra : dict of Tensor, optional
         Further inputs of the loss with a leading client axis.
     draw : callable, optional
-        ``draw(client, step)`` returns what a client's loss needs afresh in a step
+        ``draw(client, step)`` returns what a client's loss needs anew in a step
         (random labels, noise ...); called in the order of steps.
     after_step : callable, optional
         ``after_step(state, extra)`` returns, for one client, the weights that replace
         its own after an optimiser step.
     moments : tree of Tensor, optional
-        The optimiser's state to go on from, ``[K, ...]`` (``blank_moments`` at first).
+        The optimiser's state to continue from, ``[K, ...]`` (first ``blank_moments``).
         Without it the optimiser is fresh in every call.
     rate : Tensor, optional
         ``[K]`` factors on the learning rate.
     chunk : int, optional
         Clients trained side by side; a matter of speed and memory only.
+    plain : bool
+        Train them one after another in plain Python, to look into a loss.
 
     Returns
     -------
@@ -501,7 +582,7 @@ def train_local(
     filled = [i for i, index in enumerate(shards.index) if len(index)]
     if not filled:
         raise ValueError("shards: no client of this cohort has a sample")
-    given, kept = extra or {}, moments or {}
+    cohort = _Cohort(shards, state, extra or {}, moments or {}, rate)
     job = _Job(
         loss,
         training,
@@ -511,19 +592,13 @@ def train_local(
         after_step,
         buffers,
         dropout_keys or [],
+        plain,
     )
+    size = 1 if plain else chunk or len(filled)
     trained = None
-    for start in range(0, len(filled), chunk or len(filled)):
-        rows = filled[start : start + (chunk or len(filled))]
-        place = torch.tensor(rows)
-        part = _train_chunk(
-            job,
-            shards.cohort(rows),
-            take(state, place),
-            take(given, place),
-            take(kept, place),
-            None if rate is None else rate[place],
-        )
+    for start in range(0, len(filled), size):
+        rows = filled[start : start + size]
+        part = _Chunk(job, cohort.at(rows)).train()
         if len(rows) == len(filled):
             trained = part
             break
@@ -535,4 +610,5 @@ def train_local(
     if len(filled) == len(shards.index):
         return trained
     blank = _blank(trained, len(shards.index))
-    return put(blank._replace(state=state, moments=kept), torch.tensor(filled), trained)
+    unchanged = blank._replace(state=state, moments=cohort.moments)
+    return put(unchanged, torch.tensor(filled), trained)

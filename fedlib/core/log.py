@@ -63,13 +63,13 @@ class Log(NamedTuple):
 
     def flat(self) -> dict[str, Tensor]:
         """Return what is recorded by the names on disk."""
-        found: dict[str, Tensor] = {}
+        fields: dict[str, Tensor] = {}
         for field, value in self._asdict().items():
             if field in GROUPS:
-                found |= {f"{field}/{k}": v for k, v in value.items()}
+                fields |= {f"{field}/{k}": v for k, v in value.items()}
             elif value.numel():
-                found[field] = value
-        return found
+                fields[field] = value
+        return fields
 
 
 PER_ROUND = ("cohort", "term", "server", "sent")  # others are per evaluation
@@ -107,13 +107,13 @@ class Rows:
 
     def stacked(self, since: tuple[int, int] = (0, 0)) -> Log:
         """Return the log so far, or what came after so many rounds and evaluations."""
-        counts, found = self.counts(), {}
+        counts, fields = self.counts(), {}
         for name, rows in self._rows.items():
             axis = _axis(name)
             if rows and counts[axis] > since[axis]:
                 self._fill(name, counts[axis], rows[0])
-                found[name] = torch.stack(rows[since[axis] :])
-        return Log.of(found)
+                fields[name] = torch.stack(rows[since[axis] :])
+        return Log.of(fields)
 
 
 def _axis(name: str) -> int:

@@ -74,19 +74,19 @@ def sizes(message: NamedTuple, clients: int | None = None) -> dict[str, Size]:
     clients : int, optional
         For an ``Up``: its number of clients; rows of unknown models are not counted.
     """
-    found: dict[str, Size] = {}
+    fields: dict[str, Size] = {}
     for name, value in message._asdict().items():
         if hasattr(value, "sent"):
-            found[name] = Size(*value.sent())
+            fields[name] = Size(*value.sent())
         elif isinstance(value, Model):
             stacked = clients or 1
             for part in ("params", "buffers"):
-                each = _count(getattr(value, part), 1)
+                counted = _count(getattr(value, part), 1)
                 sent = int(value.known.sum())
-                one = Size(each.floats // stacked, each.ints // stacked)
+                one = Size(counted.floats // stacked, counted.ints // stacked)
                 field = name if part == "params" else f"{name}_buffers"
                 if part == "params" or value.buffers:
-                    found[field] = Size(one.floats * sent, one.ints * sent)
+                    fields[field] = Size(one.floats * sent, one.ints * sent)
         elif leaves := flatten(value):
-            found[name] = _count(leaves, 1)
-    return found
+            fields[name] = _count(leaves, 1)
+    return fields

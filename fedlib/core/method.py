@@ -13,7 +13,7 @@ that is defined.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import floor
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from pydantic import BaseModel
@@ -48,6 +48,7 @@ __all__ = [
     "Round",
     "Rule",
     "Shards",
+    "Trained",
     "Tree",
     "Turn",
     "cohort_size",
@@ -57,6 +58,7 @@ __all__ = [
 
 Logged = dict[str, Tensor]  # numbers to log, by name
 
+HP = TypeVar("HP", covariant=True)
 Kept = TypeVar("Kept")
 Sent = TypeVar("Sent")
 # What a client's turn in a round returns: what it keeps, its upload, and the mean [K]
@@ -65,7 +67,7 @@ Turn = tuple[Kept, Sent, Logged]
 
 
 class Memory:
-    """The moments of a cohort's optimisers, which a round's training goes on from."""
+    """The moments of a cohort's optimisers, which a round's training continues from."""
 
     def __init__(self, moments: Tree):
         self.moments = moments  # [K, ...]
@@ -73,10 +75,10 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Context:
-    """What every function of a method may look at."""
+class Context(Generic[HP]):
+    """What every function of a method may look at; ``Context[HP]`` in its file."""
 
-    hp: Any  # the method's hyper-parameters
+    hp: HP  # the method's hyper-parameters
     net: Net
     training: Training
     classes: int  # C
@@ -84,6 +86,7 @@ class Context:
     seed: int
     round: int = 0  # t, from 1; 0 while initialising
     chunk: int | None = None  # clients trained side by side
+    plain: bool = False  # trained one after another in plain Python, for a debugger
     held: tuple[int, ...] | None = None  # classes that any client holds; None: all
     memory: Memory | None = None  # where the run's training keeps moments
     drawn: tuple[int, ...] | None = None  # clients that init draws; None: all
@@ -135,6 +138,7 @@ class Context:
             buffers=self.net.buffers,
             dropout_keys=self.net.dropout_keys,
             chunk=self.chunk,
+            plain=self.plain,
         )
         if memory is not None:
             memory.moments = trained.moments
@@ -151,7 +155,7 @@ class Context:
     ) -> Iterator[Trained]:
         """Yield a cohort after each of its local epochs, for work between these.
 
-        The optimiser goes on from epoch to epoch, and each shuffles in its own way, the
+        The optimiser continues from epoch to epoch; each shuffles in its own way, the
         first as ``train`` does. A run with ``local_steps`` is one epoch.
 
         Parameters
@@ -189,11 +193,13 @@ class Context:
         own = range(self.clients) if self.drawn is None else self.drawn
         names = ["common"] if common else list(own)
         first = self.net.init(generator(self.seed, "init", names[0]))
-        whole = {k: v.expand(len(own), *v.shape).contiguous() for k, v in first.items()}
+        states = {
+            k: v.expand(len(own), *v.shape).contiguous() for k, v in first.items()
+        }
         for row, name in enumerate(names[1:], 1):
             for k, v in self.net.init(generator(self.seed, "init", name)).items():
-                whole[k][row] = v
-        return whole
+                states[k][row] = v
+        return states
 
 
 class Counted(NamedTuple):
@@ -204,29 +210,98 @@ class Counted(NamedTuple):
     once: bool = False  # a broadcast counted once, not for each receiver
 
 
+class InitFn(Protocol):
+    """Before round 1."""
+
+    def __call__(self, ctx: Context, /) -> tuple[Tree, Tree]:
+        """Draw what the server keeps, and what each client keeps ``[N, ...]``."""
+        ...
+
+
+class BroadcastFn(Protocol):
+    """What travels down; ``reply`` is a second broadcast, after merging."""
+
+    def __call__(self, ctx: Context, server: Any, /) -> Any:
+        """Return the method's ``Down``: what every client of the cohort receives."""
+        ...
+
+
+class ClientFn(Protocol):
+    """A cohort's turn."""
+
+    def __call__(
+        self, ctx: Context, down: Any, mine: Any, shards: Shards, /
+    ) -> Turn[Tree, Any]:
+        """Train K clients; return what they keep, their ``Up``, and terms ``[K]``.
+
+        ``down`` is the broadcast, ``mine`` the cohort's rows ``[K, ...]`` of what
+        clients keep, ``shards`` their data.
+        """
+        ...
+
+
+class MergeFn(Protocol):
+    """The server's turn; it sees uploads and no data."""
+
+    def __call__(self, ctx: Context, server: Any, up: Any, /) -> tuple[Tree, Logged]:
+        """Return what the server keeps after a round, and numbers to log."""
+        ...
+
+
+class ModelsFn(Protocol):
+    """What can be evaluated."""
+
+    def __call__(self, ctx: Context, server: Any, mine: Any, /) -> Models:
+        """Return personal and global models, prototypes, and scores of its own."""
+        ...
+
+
+class FinishFn(Protocol):
+    """A cohort's second turn, on the reply."""
+
+    def __call__(self, ctx: Context, down: Any, mine: Any, /) -> tuple[Tree, Logged]:
+        """Return what K clients keep after the reply, and terms ``[K]`` to log."""
+        ...
+
+
+class SurveyFn(Protocol):
+    """One more upload, of a finished model."""
+
+    def __call__(self, ctx: Context, server: Any, mine: Any, shards: Shards, /) -> Any:
+        """Return what all N clients tell the server of their data."""
+        ...
+
+
+class FinaliseFn(Protocol):
+    """What the server makes of a survey."""
+
+    def __call__(self, ctx: Context, server: Any, up: Any, /) -> Tree:
+        """Return the server that is evaluated; no round sees it."""
+        ...
+
+
 class Method(NamedTuple):
     """A federated method. ``server`` and ``mine`` are trees of tensors.
 
     Both are finite and keep the shapes of ``init``: a checkpoint is held to them.
     ``mine`` has a leading client axis; ``client`` sees the rows of the round's cohort.
-    ``client`` and ``finish`` return logged terms ``[K]``, ``merge`` logged numbers.
     """
 
     name: str
     source: str  # paper and year
     hp: type[BaseModel]
-    init: Callable[[Context], tuple[Tree, Tree]]  # -> server, mine
-    broadcast: Callable[[Context, Tree], Any]  # server -> Down
-    client: Callable[[Context, Any, Tree, Shards], Turn[Tree, Any]]
-    merge: Callable[[Context, Tree, Any], tuple[Tree, Logged]]
-    models: Callable[[Context, Tree, Tree], Models]  # what can be evaluated
+    init: InitFn
+    broadcast: BroadcastFn
+    client: ClientFn
+    merge: MergeFn
+    models: ModelsFn
     predict: Rule | Callable[[Any], Rule]  # what the paper evaluates; by hp
     counted: tuple[Counted, ...] = ()  # what the paper's table counts
     per_class: tuple[str, ...] = ()  # uploads that are records with class counts
-    reply: Callable[[Context, Tree], Any] | None = None  # server -> Down, after merging
-    finish: Callable[[Context, Any, Tree], tuple[Tree, Logged]] | None = None
-    survey: Callable[[Context, Tree, Tree, Shards], Any] | None = None  # -> Up, once
-    finalise: Callable[[Context, Tree, Any], Tree] | None = None  # server, Up -> server
+    reply: BroadcastFn | None = None
+    finish: FinishFn | None = None
+    survey: SurveyFn | None = None
+    finalise: FinaliseFn | None = None
     # By hp: whether a round reads nothing of what clients have from rounds before, once
     # the server has a model
     forgets: Callable[[Any], bool] = lambda hp: False
@@ -278,10 +353,10 @@ def _refuse_non_finite(
     for label, value in {**terms, **flatten(up)}.items():
         if not value.is_floating_point():
             continue
-        each = value.flatten(1) if value.ndim > 1 else value[:, None]
-        if not each.numel():
+        rows = value.flatten(1) if value.ndim > 1 else value[:, None]
+        if not rows.numel():
             continue
-        low, high = each.aminmax(dim=1)  # a NaN is the extreme of any numbers
+        low, high = rows.aminmax(dim=1)  # a NaN is the extreme of any numbers
         bad = ~(low.isfinite() & high.isfinite())
         if bad.any():
             client = cohort[int(bad.nonzero()[0])]
@@ -361,7 +436,7 @@ def rounds(
     participation : float in (0, 1]
         Share of clients in each round's cohort.
     start : tuple, optional
-        ``(round, server, mine)`` to go on from, as after a resume; ``mine`` may be of
+        ``(round, server, mine)`` to continue from, as in a resume; ``mine`` may be of
         one client where the method forgets.
 
     Raises
@@ -388,8 +463,8 @@ def rounds(
         server = after.server
         if not forgets:
             if len(cohort) < ctx.clients:
-                whole = put(mine, torch.tensor(cohort), after.mine)
-                after = after._replace(mine=whole)
+                everyone = put(mine, torch.tensor(cohort), after.mine)
+                after = after._replace(mine=everyone)
             mine = after.mine
         yield after
         del after

@@ -160,7 +160,7 @@ class Net(NamedTuple):
 
         stages = [*self.module.low.children(), *self.module.high.children()]
         relus = [[m for m in s.modules() if isinstance(m, nn.ReLU)] for s in stages]
-        last = [found[-1] for found in relus if found]
+        last = [places[-1] for places in relus if places]
         hooks = [relu.register_forward_pre_hook(keep) for relu in last]
         try:
             out = self(state, x, train=train)
@@ -359,12 +359,12 @@ def _resnet(
     shape: Shape, classes: int, *, make: "Callable[..., resnet.ResNet]", cifar: bool
 ) -> Parts:
     """Torchvision's ResNet (FedPG, GFPL) with its own stem, or with the CIFAR stem."""
-    whole = make(num_classes=classes)
-    stages = (whole.layer1, whole.layer2, whole.layer3, whole.layer4)
+    net = make(num_classes=classes)
+    stages = (net.layer1, net.layer2, net.layer3, net.layer4)
     return (
         _cifar_stem(shape[0], 64) if cifar else _imagenet_stem(shape[0]),
         _by_client(Sequential(*stages, MeanPool2d())),
-        Sequential(_by_client(whole.fc)),
+        Sequential(_by_client(net.fc)),
     )
 
 

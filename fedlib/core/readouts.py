@@ -85,12 +85,12 @@ def scores(out: Out, owns: Tensor, protos: Protos) -> dict[str, Tensor]:
     }
 
 
-def _all_and_own(each: dict[str, Tensor], owns: Tensor) -> dict[str, Tensor]:
+def _all_and_own(scores: dict[str, Tensor], owns: Tensor) -> dict[str, Tensor]:
     """Return scores over all classes and over those of ``owns`` ``[K, C]``."""
     own = torch.where(owns, 0.0, float("-inf")).unsqueeze(1)
-    return {f"{name}_all": value for name, value in each.items()} | {
+    return {f"{name}_all": value for name, value in scores.items()} | {
         f"{name}_own": value + F.pad(own, (0, value.shape[-1] - own.shape[-1]))
-        for name, value in each.items()
+        for name, value in scores.items()
     }
 
 
@@ -255,8 +255,8 @@ def evaluate_full(net: Net, models: Models, full: Shards) -> dict[str, Tensor]:
         for group in outputs(net, models.shared, shards, stacked=False):
             out, by_rule = group.out, {"head_all": group.out.logits}
             if models.scores is not None:
-                each = vmap(models.scores, in_dims=(None, 0))(models.shared, out)
-                by_rule |= {f"{name}_all": score for name, score in each.items()}
+                by_name = vmap(models.scores, in_dims=(None, 0))(models.shared, out)
+                by_rule |= {f"{name}_all": score for name, score in by_name.items()}
             if models.protos is not None:
                 by_rule["nearest_all"] = nearest(
                     out.high.flatten(0, 1), models.protos

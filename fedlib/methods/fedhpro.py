@@ -30,32 +30,45 @@ Box
        global head points where the class's does; they start from the last round's.
 
 Readings
-    ``variant="reference"`` sets every switch below to what the released code does.
-    Merging: by samples; ``aggregation="alias_last_client"`` is the released loop, whose
-    list of models holds one live state again and again, so that the server gets the
-    model of the client that was visited last (here: last in a random order of the rows
-    of the cohort). Merging then depends on the order of clients.
-    Head: ``classifier_retrain="creff"`` is a stage of the released code that the paper
-    does not mention: clients also send each class's gradient for the head's weights,
-    and the server trains a new head, which replaces the merged one (``creff.py``).
-    Gradients of Eq. (5): all own samples, own model, after training
-    (``grad_when="post_local"``, ``grad_samples="all"``, ``grad_aug="none"``), or before
-    it (``"pre_local"``: the received model and, under "creff", the last re-trained
-    head) from at most so many samples per class, changed alike (``"dsa"``). Eval mode.
-    With a linear head they are W' (softmax(W z + b) - e_c) in closed form, so Eq. (8)
-    needs one differentiation. Other heads are refused.
-    ``grad_reduction="mean_twice"`` divides by the number of samples, and in Eq. (7) by
-    the number of vectors, once more.
+    The default is the paper's side, ``variant="reference"`` takes the released one of
+    all (``REFERENCE``). M, G and O are lines of main_run.py, utils/gradient_matching.py
+    and options.py (SOURCES.md).
+
+    term     | switch             | paper      | released          | released in
+    Box 4    | aggregation        | fedavg     | alias_last_client | M 427
+    Box 4    | classifier_retrain | none       | creff             | M 134-160, 177
+    (5)      | grad_when          | post_local | pre_local         | M 301
+    (5)      | grad_samples       | all        | 100               | M 317, O 19
+    (5)      | grad_aug           | none       | dsa               | M 318-320
+    (5), (7) | grad_reduction     | mean       | mean_twice        | M 343, G 6
+    (8)      | gm_metric          | cosine     | coordwise_eps     | G 8-12, 86
+    (10)     | margin             | l2_exp     | none              | O 32
+    (12)     | hpcl_reduction     | mean       | mean_div_B        | M 391
+    (13)     | hpal               | norm_sum   | norm_mean         | M 419-421
+
+    Merging: by samples; the released loop's list of models holds one live state again
+    and again, so that the server gets the model of the client that was visited last
+    (here: last in a random order of the rows of the cohort). Merging then depends on
+    the order of clients.
+    Head: "creff" is a stage of the released code that the paper does not mention:
+    clients also send each class's gradient for the head's weights, and the server
+    trains a new head, which replaces the merged one (``creff.py``).
+    Gradients of Eq. (5): all own samples, own model, after training; or before it (the
+    received model and, under "creff", the last re-trained head) from at most so many
+    samples per class, changed alike ("dsa"). Eval mode. With a linear head they are
+    W' (softmax(W z + b) - e_c) in closed form, so Eq. (8) needs one differentiation.
+    Other heads are refused. "mean_twice" divides by the number of samples, and in
+    Eq. (7) by the number of vectors, once more.
     ``gm_metric``: "cosine" of whole vectors; "coordwise_eps" takes 1 - cosine of each
     pair of coordinates (0 for equal signs, 2 for unequal ones, 1 near zero); "mse".
     Matching runs in float64; a class whose gradient vanishes is left out.
-    Margin: ``margin="l2_exp"`` is Eq. (10) inside the exponential; the algorithm box
-    computes it for every batch, we once per epoch (default) or once per round
-    (``margin_when``). "none" is the released default; "dot_additive" its other setting:
-    inner products in place of distances, added outside the exponential; where their sum
-    is negative, the released code takes its logarithm, we count it as 0.
-    L_HPCL is the mean over a batch; ``hpcl_reduction="mean_div_B"`` divides by B again.
-    L_HPAL: ``hpal="norm_sum"`` (default) is the sum of Eq. (13) over vectors scaled to
+    Margin: "l2_exp" is Eq. (10) inside the exponential; the algorithm box computes it
+    for every batch, we once per epoch (default) or once per round (``margin_when``).
+    "dot_additive" is the released code's other setting: inner products in place of
+    distances, added outside the exponential; where their sum is negative, the released
+    code takes its logarithm, we count it as 0.
+    L_HPCL is the mean over a batch; "mean_div_B" divides by B again.
+    L_HPAL: "norm_sum" (default) is the sum of Eq. (13) over vectors scaled to
     length 1, as the released code scales them; it is 1 - cosine where no coordinate is
     more than 1 away. "raw_sum" is Eq. (13) to the letter, whose target cannot be met:
     H is a mean of draws from N(0, 1), half of it negative, and an embedding ends in a
@@ -94,13 +107,23 @@ from fedlib.core import heads, protos
 from fedlib.core.averaging import mean_model, start
 from fedlib.core.embed import class_means, forward, padded
 from fedlib.core.hyper import HyperParameters, Variant, fill_variant
-from fedlib.core.local import Losses, Shards, Trained
 from fedlib.core.losses import cross_entropy
-from fedlib.core.messages import Model, as_model
-from fedlib.core.method import Context, Counted, Method
+from fedlib.core.messages import as_model
+from fedlib.core.method import (
+    Context,
+    Counted,
+    Logged,
+    Losses,
+    Method,
+    Model,
+    Models,
+    Rule,
+    Shards,
+    Trained,
+    Turn,
+)
 from fedlib.core.nets import State
 from fedlib.core.protos import Protos
-from fedlib.core.readouts import Models, Rule
 from fedlib.core.rng import generator
 from fedlib.core.tree import tree_map, tree_mean
 
@@ -212,11 +235,11 @@ def margins(local: Protos, kind: Margin) -> Tensor:
     pairs = local.known.unsqueeze(1) & local.known.unsqueeze(2)
     pairs = pairs & ~torch.eye(classes, dtype=torch.bool)
     if kind == "dot_additive":
-        each = local.mean @ local.mean.transpose(1, 2)
+        products = local.mean @ local.mean.transpose(1, 2)
     else:
         exact = "donot_use_mm_for_euclid_dist"
-        each = torch.cdist(local.mean, local.mean, compute_mode=exact)
-    total = torch.where(pairs, each, 0.0).sum((1, 2))
+        products = torch.cdist(local.mean, local.mean, compute_mode=exact)
+    total = torch.where(pairs, products, 0.0).sum((1, 2))
     return total / max(1, classes - 1) ** 2  # Eq. (10)
 
 
@@ -232,9 +255,9 @@ def contrast(
     others = torch.where(negative, similarity, -1e9).logsumexp(1)
     if hp.margin == "dot_additive":
         others = torch.logaddexp(others, margin.clamp(min=0).log())
-    each = F.softplus(others - own)  # Eq. (12)
-    each = torch.where(hyper.known[y], each, 0.0)
-    return each.mean() / (len(y) if hp.hpcl_reduction == "mean_div_B" else 1)
+    per_sample = F.softplus(others - own)  # Eq. (12)
+    per_sample = torch.where(hyper.known[y], per_sample, 0.0)
+    return per_sample.mean() / (len(y) if hp.hpcl_reduction == "mean_div_B" else 1)
 
 
 def align(z: Tensor, y: Tensor, hyper: HyperProtos, hp: HP) -> Tensor:
@@ -242,16 +265,16 @@ def align(z: Tensor, y: Tensor, hyper: HyperProtos, hp: HP) -> Tensor:
     target = hyper.centre[y]
     if hp.hpal in ("norm_sum", "norm_mean"):
         z, target = unit(z), unit(target)
-    each = F.huber_loss(z, target, reduction="none", delta=1.0)
+    gap = F.huber_loss(z, target, reduction="none", delta=1.0)
     if hp.hpal == "mse":
-        each = (z - target).square()
+        gap = (z - target).square()
     summed = hp.hpal in ("norm_sum", "raw_sum")
-    total = each.sum(1) if summed else each.mean(1)  # Eq. (13)
+    total = gap.sum(1) if summed else gap.mean(1)  # Eq. (13)
     return torch.where(hyper.known[y], total, 0.0).mean()
 
 
 def class_gradients(
-    ctx: Context, state: State, shards: Shards
+    ctx: Context[HP], state: State, shards: Shards
 ) -> tuple[Protos, Protos]:
     """Return each client's mean gradients per class, for embeddings and for the head.
 
@@ -265,7 +288,7 @@ def class_gradients(
     Protos, Protos
         ``[K, C, d]``, and ``[K, C, C * (d + 1)]`` under "creff", else ``[K, C, 0]``.
     """
-    hp: HP = ctx.hp
+    hp = ctx.hp
     points = shards
     if hp.grad_samples != "all" or hp.grad_aug == "dsa":
         points = siamese.class_samples(
@@ -282,15 +305,17 @@ def class_gradients(
     gradient = mean.mean @ weight.double()  # Eq. (5)
     if hp.grad_reduction == "mean_twice":
         gradient = gradient / mean.count.clamp(min=1).unsqueeze(-1)
-    found = Protos(gradient.float(), mean.count)
+    gradients = Protos(gradient.float(), mean.count)
     if hp.classifier_retrain == "none":
-        return found, Protos(gradient.new_zeros(*mean.count.shape, 0), mean.count * 0)
+        return gradients, Protos(
+            gradient.new_zeros(*mean.count.shape, 0), mean.count * 0
+        )
     head = torch.zeros(*mean.count.shape, ctx.classes * (out.high.shape[-1] + 1))
     for k, c in mean.known.nonzero().tolist():
         rows = label[k] == c
         z = out.high[k, rows].double()
         head[k, c] = heads.weight_gradient(z, miss[k, rows]).flatten()
-    return found, Protos(head, mean.count)
+    return gradients, Protos(head, mean.count)
 
 
 def hyper_gradients(points: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -357,28 +382,28 @@ def match(
     )
 
 
-def first_hyper(ctx: Context) -> HyperProtos:
+def first_hyper(ctx: Context[HP]) -> HyperProtos:
     """Draw the hyper-prototypes that a run begins with; the same in every call."""
     size = ctx.net.embedding_sizes()[1]
     draw = generator(ctx.seed, "init", "hyper-prototypes")
     return hyperprotos.draw(ctx.classes, ctx.hp.hyper_count, size, draw)
 
 
-def init(ctx: Context) -> tuple[Server, Client]:
+def init(ctx: Context[HP]) -> tuple[Server, Client]:
     """Draw the model, the hyper-prototypes and what re-training needs."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     mine = Client(ctx.init_clients(hp.common_init))
     heads.name_in(ctx.net)  # refuses other heads
     first = tree_map(lambda x: x[0], as_model(ctx.net, mine.state))
     size = ctx.net.embedding_sizes()[1]
-    kept = creff.Kept(torch.zeros(ctx.classes, 0, size), {})
+    retrained = creff.Kept(torch.zeros(ctx.classes, 0, size), {})
     if hp.classifier_retrain == "creff":
-        kept = creff.begin(ctx, hp.retrain_features)
+        retrained = creff.begin(ctx, hp.retrain_features)
     server = Server(
         first._replace(known=torch.tensor(hp.common_init)),
         first_hyper(ctx),
         protos.empty(ctx.classes, size if hp.sends_prototypes else 0),
-        kept,
+        retrained,
     )
     return server, mine
 
@@ -397,12 +422,12 @@ def anchors(down: Down, which: Literal["hyper", "prototypes"], hp: HP) -> HyperP
     return down.hyper._replace(known=torch.ones_like(down.hyper.known))
 
 
-def train(ctx: Context, state: State, shards: Shards, loss) -> Trained:
+def train(ctx: Context[HP], state: State, shards: Shards, loss) -> Trained:
     """Box 2: train epoch by epoch where the margin is taken anew in each.
 
     The first epoch has FedAvg's batches, and all have where one call trains them.
     """
-    hp: HP = ctx.hp
+    hp = ctx.hp
 
     def extra(state: State) -> dict[str, Tensor]:
         off = hp.margin == "none" or not hp.contrast_weight
@@ -423,10 +448,10 @@ def train(ctx: Context, state: State, shards: Shards, loss) -> Trained:
 
 
 def client(
-    ctx: Context, down: Down, mine: Client, shards: Shards
-) -> tuple[Client, Up, dict[str, Tensor]]:
+    ctx: Context[HP], down: Down, mine: Client, shards: Shards
+) -> Turn[Client, Up]:
     """Box 2 and 3."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     near = anchors(down, hp.contrast_with, hp)
     home = anchors(down, hp.align_with, hp)
 
@@ -466,26 +491,26 @@ def last_client(ctx: Context, models: Model, samples: Tensor) -> Model:
     return tree_map(lambda x: x[last], models)
 
 
-def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
+def merge(ctx: Context[HP], server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 4 and 5."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     if hp.aggregation == "alias_last_client":
         model = last_client(ctx, up.model, up.samples)
     else:
         model = mean_model(up.model, up.samples, server.model)
-    kept = server.kept
+    retrained = server.kept
     if hp.classifier_retrain == "creff":
-        kept = creff.retrain(
-            ctx, kept, up.head_gradients, hp.retrain_steps, hp.retrain_epochs
+        retrained = creff.retrain(
+            ctx, retrained, up.head_gradients, hp.retrain_steps, hp.retrain_epochs
         )
-        model = model._replace(params=model.params | heads.within(kept.head))
+        model = model._replace(params=model.params | heads.within(retrained.head))
     wanted = protos.merge(up.gradients)  # Eq. (6)
     weight, bias = heads.linear(ctx.net, model.params)
     hyper, terms = match(server.hyper, wanted, weight, bias, hp)
     first = first_hyper(ctx).points
     terms["moved"] = (hyper.points - first).norm() / first.norm()
     means = protos.fill(protos.merge(up.protos), server.protos)  # Eq. (4), global
-    return Server(model, hyper, means, kept), terms
+    return Server(model, hyper, means, retrained), terms
 
 
 def models(ctx: Context, server: Server, mine: Client) -> Models:

@@ -31,19 +31,24 @@ Readings
     The default is the paper's side, ``variant="reference"`` the released one
     (``REFERENCE``). The authors' repository is not stored anywhere that we could read;
     "released" is what a third party re-uploaded (SOURCES.md).
+
+    term  | switch           | paper     | released   | released in
+    III-C | collection       | eval      | train      | lib/update.py
+    (3)   | supcon_scale     | paper     | released   | lib/conloss.py
+    (7)   | server_optimiser | sgd       | adam       | exps/federated_main.py
+    (8)   | soft_mode        | prob_mean | logit_mean | exps/federated_main.py
+
     Scale of Eq. (3): as printed. The released loss multiplies by tau_1/0.07 (7.14 at
-    0.5), and the printed weights are those of its commands:
-    ``supcon_scale="released"``.
-    Eq. (8) averages probabilities, the released code averages logits:
-    ``soft_mode="logit_mean"`` (its server sends the mean scores, its clients soften
-    them). From the same head the two soft labels differ by less than 0.005 on the
-    digits.
+    0.5), and the printed weights are those of its commands.
+    Eq. (8) averages probabilities, the released code averages logits (its server sends
+    the mean scores, its clients soften them). From the same head the two soft labels
+    differ by less than 0.005 on the digits.
     Server optimiser: IV-A5 names SGD at 0.01 with momentum 0.5 for everything, the
-    released code takes Adam at 1e-3 (``server_optimiser="adam"``); both fresh each
-    round. ``server_learning_rate`` is that of the optimiser unless it is given.
+    released code takes Adam at 1e-3; both fresh each round. ``server_learning_rate`` is
+    that of the optimiser unless it is given.
     Collection: III-C and Algorithm 1 average after the last epoch, so the trained model
-    sees all samples, in eval mode; ``collection="train"``, as released, takes the
-    embeddings of the last local epoch in train mode, each before its step's update.
+    sees all samples, in eval mode; the released code takes the embeddings of the last
+    local epoch in train mode, each before its step's update.
     A class without a global prototype (silent): the sample's own detached embedding
     stands in, as released; ``missing="drop"`` leaves that element out of V.
     First weights (silent): each client's own draw, as released, or one draw for all
@@ -63,17 +68,26 @@ from torch import Tensor
 from fedlib.core import protos
 from fedlib.core.embed import Collection, collect_each
 from fedlib.core.hyper import HyperParameters, Variant, fill_variant
-from fedlib.core.local import Losses, Shards, Training, train_local
+from fedlib.core.local import Training, train_local
 from fedlib.core.losses import (
     RELEASED_BASE_TEMPERATURE,
     cross_entropy,
     kl_to_teacher,
     supcon,
 )
-from fedlib.core.method import Context, Counted, Method
+from fedlib.core.method import (
+    Context,
+    Counted,
+    Logged,
+    Losses,
+    Method,
+    Models,
+    Rule,
+    Shards,
+    Turn,
+)
 from fedlib.core.nets import State
 from fedlib.core.protos import Protos
-from fedlib.core.readouts import Models, Rule
 from fedlib.core.rng import generator
 
 # What the released code does where the paper says something else.
@@ -141,6 +155,14 @@ class Client(NamedTuple):
     state: State  # [K, ...]
 
 
+# What a term is by each side of the card's table; the paper's comes first.
+
+SCALE = {  # Eq. (3): what it is multiplied by
+    "paper": lambda tau: 1.0,
+    "released": lambda tau: tau / RELEASED_BASE_TEMPERATURE,
+}
+
+
 def contrast(z: Tensor, y: Tensor, level: Protos, hp: HP) -> Tensor:
     r"""Return :math:`\ell_{con}` of one level: z ``[B, d]`` against its prototypes."""
     known = level.known[y]
@@ -148,7 +170,7 @@ def contrast(z: Tensor, y: Tensor, level: Protos, hp: HP) -> Tensor:
     v = torch.cat([z, prototype])  # V = {z_i} u {p_bar}, |V| = 2B
     valid = torch.cat([torch.ones_like(known), known | (hp.missing != "drop")])
     tau = hp.contrast_temperature
-    scale = tau / RELEASED_BASE_TEMPERATURE if hp.supcon_scale == "released" else 1.0
+    scale = SCALE[hp.supcon_scale](tau)
     return scale * supcon(v, torch.cat([y, y]), tau, valid)  # Eq. (3)
 
 
@@ -159,11 +181,13 @@ def multi_level(low: Tensor, high: Tensor, hp: HP) -> Tensor:
 
 def soft_term(logits: Tensor, y: Tensor, soft: Protos, hp: HP) -> Tensor:
     r"""Return :math:`\ell_{soft}`, the mean over a batch; unknown classes add 0."""
-    each = kl_to_teacher(soft.mean[y], logits, hp.soft_temperature)  # Eq. (5), Eq. (6)
-    return torch.where(soft.known[y], each, 0.0).mean()
+    per_sample = kl_to_teacher(
+        soft.mean[y], logits, hp.soft_temperature
+    )  # Eq. (5), Eq. (6)
+    return torch.where(soft.known[y], per_sample, 0.0).mean()
 
 
-def init(ctx: Context) -> tuple[Server, Client]:
+def init(ctx: Context[HP]) -> tuple[Server, Client]:
     """Draw the clients' weights and the server's output layer; nothing is known yet."""
     low, high = ctx.net.embedding_sizes()
     server = Server(
@@ -183,10 +207,10 @@ def broadcast(ctx: Context, server: Server) -> Down:
 
 
 def client(
-    ctx: Context, down: Down, mine: Client, shards: Shards
-) -> tuple[Client, Up, dict[str, Tensor]]:
+    ctx: Context[HP], down: Down, mine: Client, shards: Shards
+) -> Turn[Client, Up]:
     """Box 2 and 3."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     begun = down.high.known.any().to(torch.float32)  # 0 before the first broadcast
 
     def loss(state, x, y, extra):
@@ -211,10 +235,10 @@ def client(
     return Client(trained.state), Up(low, high), trained.terms
 
 
-def train_head(ctx: Context, head: State, high: Protos) -> State:
+def train_head(ctx: Context[HP], head: State, high: Protos) -> State:
     """Train the server's output layer on the uploaded prototypes ``[K, C, d]``."""
-    hp: HP = ctx.hp
-    if not high.known.any():  # all were kept back
+    hp = ctx.hp
+    if not high.known.any():  # all were withheld
         return head
     p, label = protos.points(high)
     points = Shards(p, label, [torch.arange(len(label))], [0])
@@ -244,23 +268,26 @@ def train_head(ctx: Context, head: State, high: Protos) -> State:
     return {k: v[0] for k, v in trained.state.items()}
 
 
-def soft_labels(ctx: Context, head: State, high: Protos) -> Protos:
+def soft_labels(ctx: Context[HP], head: State, high: Protos) -> Protos:
     r"""Return the soft label ``[C, C]`` of each class from prototypes ``[K, C, d]``."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     with torch.no_grad():
-        logits = ctx.net.head(head, high.mean.flatten(0, 1)).unflatten(
-            0, high.count.shape
-        )
-    tau = hp.soft_temperature
-    if hp.soft_mode == "prob_mean":
-        each = torch.softmax(logits / tau, -1)
-        return protos.merge(Protos(each, high.count))  # Eq. (8)
-    mean = protos.merge(Protos(logits, high.count))
-    soft = torch.softmax(mean.mean / tau, -1) * mean.known.unsqueeze(-1)
-    return Protos(soft, mean.count)
+        logits = ctx.net.head(head, high.mean.flatten(0, 1))
+    scores = Protos(logits.unflatten(0, high.count.shape), high.count)
+    if hp.soft_mode == "logit_mean":
+        return released_soft_labels(scores, hp.soft_temperature)
+    softened = torch.softmax(scores.mean / hp.soft_temperature, -1)
+    return protos.merge(Protos(softened, high.count))  # Eq. (8)
 
 
-def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
+def released_soft_labels(scores: Protos, tau: float) -> Protos:
+    """Return the softened means ``[C, C]`` of scores ``[K, C, C]``."""
+    mean = protos.merge(scores)
+    softened = torch.softmax(mean.mean / tau, -1)
+    return Protos(softened * mean.known.unsqueeze(-1), mean.count)
+
+
+def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 4, 5 and 6; a class that the cohort does not own keeps what is known."""
     head = train_head(ctx, server.head, up.high)
     merged = Server(

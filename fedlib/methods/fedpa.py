@@ -34,41 +34,56 @@ Box
        a class (L_div), far from the new prototypes (L_ad).
 
 Readings
-    Every difference between paper and released code but the last one below is a switch;
-    the default is the paper's side, ``variant="reference"`` takes the released one of
-    all (``REFERENCE``).
-    Distances of Eq. (6) and (10): mean Euclidean length, or ``"mse"``.
-    Eq. (7): pairs of one class, or of different classes (released mask, ``"diff"``).
-    Eq. (5): weighted by class share and divided by the number of clients; the released
-    code multiplies two means (``fid_weight="outer_mean"``), does not divide
-    (``fid_norm="sum"``) and counts 1 + processed samples (``pj_counts``).
+    Each difference between paper and released code is a switch. The default is the
+    paper's side; ``variant="reference"`` takes the released one of all (``REFERENCE``).
+    S, U, V and G are lines of serverFedPA.py, userFedPA.py, userbase.py and
+    generator.py (SOURCES.md).
+
+    term     | switch          | paper           | released          | released in
+    (2)      | proto           | post_full_eval  | online_train      | U 59, 102
+    (3)      | missing_proto   | carry_and_mask  | zero              | S 232
+    (3)      | proto_zero_bug  | False           | True              | S 240-244
+    (4)      | noise           | normal          | uniform           | G 55
+    (5)      | fid_weight      | per_sample      | outer_mean        | S 160-166
+    (5)      | fid_norm        | paper           | sum               | S 167
+    (5)      | pj_counts       | dataset         | seen_plus1        | S 207, U 41
+    (6)      | ad_dist         | l2              | mse               | S 175, G 32
+    (6)      | ad_proto        | new             | prev              | S 117, 122
+    (7)      | div_pairs       | same            | diff              | G 174-177
+    (7)      | div_metric      | l2_l2           | l1mean_msemean    | G 148-151
+    (8)      | gen_labels      | global          | uniform_qualified | S 144, 208
+    (8)      | generator_rows  | generator_batch | batch_size        | S 114
+    (8)      | fidelity_floor  | 0.0             | 0.0001            | S 169, U 24
+    (10)     | po_dist         | l2              | mse               | U 80, V 67
+    (11)     | client_labels   | global          | uniform_all       | U 68
+    (11)     | synthetic_scale | mean            | batch_ratio       | U 83
+    (12)     | generator_floor | 0.0             | 0.0001            | U 65, 24
+    omega    | bn              | average         | local             | V 73
+
+    Further values, of neither side: ``div_pairs="all"`` (FedGen's);
+    ``client_labels="uniform_available"``, the classes that were reported so far;
+    ``ptilde="cumulative"``, a label distribution of all clients that ever reported;
+    ``lr_sched="by_round"``; ``moments="reset"``.
+    Eq. (3): a class that the cohort lacks keeps its prototype, or is reset to the
+    origin, where it pulls. A class without prototype adds nothing to Eq. (6) and (10),
+    which are means over the others.
     L_ad has no bound: generated features run away once the fidelity weight has decayed,
     soonest under ``fid_norm="paper"``. ``ad_cap`` bounds the distance (off by default);
     the terms ``norm`` and ``distance`` show it.
-    Eq. (11): a mean over the generated batch; the released code multiplies it by
-    generated over own batch size (``synthetic_scale="batch_ratio"``), which is 1 where
-    both are 32.
+    Labels that no client of the cohort owns are not generated. Labels that clients draw
+    in the released code are all that any client of the federation holds, participant or
+    not, from the second round on. ``batch_ratio`` is 1 where both batches are 32.
     First round: cross-entropy only, since there is no prototype yet (released code);
     the generator is trained in it.
-    Classes that the cohort lacks: the prototype is carried (``"zero"``: reset to the
-    origin, where it pulls); a class without prototype adds nothing to Eq. (6), (10),
-    which are means over the others.
-    Label distribution: from the cohort, or ``ptilde="cumulative"``: from all clients
-    that ever reported. Labels that no client of the cohort owns are not generated.
-    Labels that clients draw in the released code are all that any client of the
-    federation holds, participant or not, from the second round on
-    (``client_labels="uniform_all"``); ``"uniform_available"``: those reported so far.
     Learning rate: decays by 0.99 per round, at the round of the client's last
-    participation (released code) or ``lr_sched="by_round"``. A client's Adam moments
-    persist although its weights are replaced; ``moments="reset"`` starts afresh.
-    Other methods start afresh in each round, FedAvg too; training's ``keep_moments``
-    has them go on, as all clients of the released code do.
-    BatchNorm statistics are averaged; ``bn="local"``: neither sent nor merged, so that
-    the global model keeps the first ones, and each client evaluates with its own.
-    Generator: 50 Adam steps per round (released code), each on 32 embeddings; in the
-    released code on as many as a client's batch (``generator_rows="batch_size"``).
-    Its hidden width is 256 in print, on CelebA 128 in the code: ``papers.fedpa`` sets
-    it with ``variant="reference"``.
+    participation (released code). A client's Adam moments persist although its weights
+    are replaced. Other methods start anew in each round, FedAvg too; training's
+    ``keep_moments`` has them continue, as all clients of the released code do.
+    BatchNorm statistics under ``bn="local"`` are neither sent nor merged, so that the
+    global model keeps the first ones, and each client evaluates with its own.
+    Generator: 50 Adam steps per round (released code), each on 32 embeddings. Its
+    hidden width is 256 in print, on CelebA 128 in the code: ``papers.fedpa`` sets it
+    with ``variant="reference"``.
     Not printed, and in both variants (released code): weight decay 0.01 of the
     generator's Adam (``generator_weight_decay``) and of the clients' (``weight_decay``
     of training), the generator's rate times 0.98 per round (``generator_lr_decay``).
@@ -77,15 +92,17 @@ Readings
     released code take one step per e, so 20 batches (default). ``papers.fedpa(...,
     local_unit="epochs")`` passes 20 times over each client's data, some twenty times
     the work.
-    Not covered: the released loader goes on in the next round where it stopped; here
-    each round shuffles anew.
+    Not covered: the released loader continues in the next round where it stopped; here
+    each round shuffles again.
 """
 
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
+from torch.linalg import vector_norm
 
 from fedlib.blocks import generators, with_generator
 from fedlib.blocks.descent import Fitted, Moments
@@ -94,13 +111,22 @@ from fedlib.blocks.with_generator import Down, Server, Up, schedule
 from fedlib.core import averaging, protos
 from fedlib.core.embed import class_means
 from fedlib.core.hyper import HyperParameters, Variant, fill_variant
-from fedlib.core.local import Losses, Shards, Trained
 from fedlib.core.losses import cross_entropy
 from fedlib.core.messages import as_model
-from fedlib.core.method import Context, Counted, Method
+from fedlib.core.method import (
+    Context,
+    Counted,
+    Logged,
+    Losses,
+    Method,
+    Models,
+    Rule,
+    Shards,
+    Trained,
+    Turn,
+)
 from fedlib.core.nets import State
 from fedlib.core.protos import Protos
-from fedlib.core.readouts import Models, Rule
 
 Distance = Literal["l2", "mse"]
 
@@ -183,6 +209,74 @@ class Client(NamedTuple):
     moments: Moments  # [K, ...] of its optimiser; {} unless they persist
 
 
+# What a term is by each side of the card's table; the paper's comes first.
+
+DISTANCE = {  # Eq. (6), (10): of the lengths of vectors of d numbers
+    "l2": lambda length, d: length,
+    "mse": lambda length, d: length.square() / d,
+}
+PAIRS = {  # Eq. (7): which pairs count, from the mask [B, B] of pairs of one class
+    "same": lambda same: same,
+    "diff": lambda same: ~same,
+    "all": torch.ones_like,
+}
+APART = {  # Eq. (7): how far two are apart, of differences [B, B, d] and [B, B, n]
+    "l2_l2": lambda dh, dz: vector_norm(dh, dim=-1) * vector_norm(dz, dim=-1),
+    "l1mean_msemean": lambda dh, dz: dh.abs().mean(-1) * dz.square().mean(-1),
+}
+CLIENTS = {  # Eq. (5): what the sum over the cohort's clients is divided by
+    "paper": lambda clients: clients,
+    "sum": lambda clients: 1,
+}
+OWNED = {  # Eq. (5): the counts [K, C] whose shares are p_kj
+    "dataset": lambda up: up.labels,
+    "seen_plus1": lambda up: 1 + up.counters["seen"],
+}
+LOCAL_MEANS = {  # Eq. (2): the class means [K, C, d] of a cohort
+    "post_full_eval": lambda ctx, trained, shards: class_means(
+        ctx.net, trained.state, shards, "high"
+    ),
+    "online_train": lambda ctx, trained, shards: trained.protos["high"],
+}
+ABSENT = {  # Eq. (3): the prototypes, of which a cohort may lack a class
+    "carry_and_mask": lambda new, before: protos.fill(new, before),
+    "zero": lambda new, before: new,
+}
+FAR = {  # Eq. (6): the prototypes that generated embeddings keep away from
+    "new": lambda new, before: new,
+    "prev": lambda new, before: before,
+}
+LABELS = {  # the counts [C] behind p~(y), after a round
+    "selected": lambda server, up: up.labels.sum(0),
+    "cumulative": lambda server, up: (
+        server.labels + (up.labels * up.counters["first"].unsqueeze(1)).sum(0)
+    ),
+}
+SERVER_DRAWS = {  # Eq. (8): what the server draws labels from [C]; counts: of p~(y)
+    "global": lambda up, counts: counts * up.labels.any(0),
+    "uniform_qualified": lambda up, counts: up.counters["seen"].any(0).float(),
+}
+CLIENT_DRAWS = {  # Eq. (11): what clients draw labels from [C]
+    "global": lambda ctx, server: server.labels,
+    "uniform_available": lambda ctx, server: server.available.float(),
+    "uniform_all": with_generator.held_by_any,
+}
+ROWS = {  # Eq. (8): embeddings in a step of the generator
+    "generator_batch": lambda ctx: ctx.hp.generator_batch,
+    "batch_size": lambda ctx: with_generator.rows_of_a_batch(
+        ctx, "generator_rows='batch_size'"
+    ),
+}
+SYNTHETIC_SCALE = {  # Eq. (11): what it is multiplied by, beside its weight
+    "mean": lambda ctx: 1.0,
+    "batch_ratio": lambda ctx: ctx.hp.synthetic_batch / ctx.training.batch_size,
+}
+AGE = {  # the rounds by which a client's learning rate has decayed [K]; t: today's
+    "last_trained": lambda last, t: last.clamp(min=0),
+    "by_round": lambda last, t: torch.full_like(last, t),
+}
+
+
 def usable(phi: Protos, hp: HP) -> Tensor:
     """Return the mask ``[C]`` of the classes with a prototype to measure against."""
     known = phi.known
@@ -191,46 +285,39 @@ def usable(phi: Protos, hp: HP) -> Tensor:
 
 def distance(a: Tensor, b: Tensor, kind: Distance, cap: float | None = None) -> Tensor:
     """Return each row's distance ``[B]``: its length, or its mean square over d."""
-    length = torch.linalg.vector_norm(a - b, dim=-1)
+    length = vector_norm(a - b, dim=-1)
     length = length if cap is None else length.clamp(max=cap)
-    return length if kind == "l2" else length.square() / a.shape[-1]
+    return DISTANCE[kind](length, a.shape[-1])
 
 
-def over_valid(each: Tensor, valid: Tensor) -> Tensor:
+def over_valid(values: Tensor, valid: Tensor) -> Tensor:
     """Return the mean of the valid entries of ``[B]``, 0 if there is none."""
-    return torch.where(valid, each, 0.0).sum() / valid.sum().clamp(min=1)
+    return torch.where(valid, values, 0.0).sum() / valid.sum().clamp(min=1)
 
 
 def fidelity(entropy: Tensor, share: Tensor, hp: HP) -> Tensor:
     r"""Return :math:`L_{fid}` from cross-entropies and class shares ``[K, B]``."""
-    clients = 1 if hp.fid_norm == "sum" else len(entropy)
     total = with_generator.fidelity(entropy, share, hp.fid_weight)
-    return total / clients  # Eq. (5)
+    return total / CLIENTS[hp.fid_norm](len(entropy))  # Eq. (5)
 
 
 def adversarial(h: Tensor, y: Tensor, phi: Protos, hp: HP) -> Tensor:
     r"""Return :math:`L_{ad}`: how far h ``[B, d]`` is from the prototypes."""
-    each = distance(h, phi.mean[y], hp.ad_dist, hp.ad_cap)
-    return over_valid(each, usable(phi, hp)[y])  # Eq. (6)
+    lengths = distance(h, phi.mean[y], hp.ad_dist, hp.ad_cap)
+    return over_valid(lengths, usable(phi, hp)[y])  # Eq. (6)
 
 
 def diversity(h: Tensor, z: Tensor, y: Tensor, hp: HP) -> Tensor:
     r"""Return :math:`L_{div}` in (0, 1] of h ``[B, d]`` made from noise ``[B, n]``."""
     dh, dz = h.unsqueeze(1) - h, z.unsqueeze(1) - z
-    if hp.div_metric == "l2_l2":
-        apart = torch.linalg.vector_norm(dh, dim=-1)
-        apart = apart * torch.linalg.vector_norm(dz, dim=-1)
-    else:
-        apart = dh.abs().mean(-1) * dz.square().mean(-1)
-    same = y.unsqueeze(1) == y
-    pairs = {"same": same, "diff": ~same, "all": torch.ones_like(same)}[hp.div_pairs]
-    return torch.exp(-(pairs * apart).mean())  # Eq. (7)
+    pairs = PAIRS[hp.div_pairs](y.unsqueeze(1) == y)
+    return torch.exp(-(pairs * APART[hp.div_metric](dh, dz)).mean())  # Eq. (7)
 
 
 def align(f: Tensor, y: Tensor, phi: Protos, hp: HP) -> Tensor:
     r"""Return :math:`L_{po}`: the pull of embeddings ``[B, d]`` to the prototypes."""
-    each = distance(f, phi.mean[y], hp.po_dist)
-    return over_valid(each, usable(phi, hp)[y])  # Eq. (10)
+    lengths = distance(f, phi.mean[y], hp.po_dist)
+    return over_valid(lengths, usable(phi, hp)[y])  # Eq. (10)
 
 
 def synthetic(ctx: Context, state: State, h: Tensor, y: Tensor) -> Tensor:
@@ -239,66 +326,45 @@ def synthetic(ctx: Context, state: State, h: Tensor, y: Tensor) -> Tensor:
     return cross_entropy(logits, y)  # Eq. (11)
 
 
-def generator_of(ctx: Context) -> Generator:
+def generator_of(ctx: Context[HP]) -> Generator:
     """Return the generator of the net's high embedding."""
     _, size = ctx.net.embedding_sizes()
-    hp: HP = ctx.hp
+    hp = ctx.hp
     return generators.build(ctx.classes, size, hidden=hp.hidden, noise=hp.noise_size)
 
 
-def generator_rows(ctx: Context) -> int:
+def rows(ctx: Context[HP]) -> int:
     """Return the embeddings of a generator's step; at least two, for its BatchNorm."""
-    if ctx.hp.generator_rows == "generator_batch":
-        return ctx.hp.generator_batch
-    return with_generator.rows_of_a_batch(ctx, "generator_rows='batch_size'")
+    return ROWS[ctx.hp.generator_rows](ctx)
 
 
-def synthetic_weight(ctx: Context) -> float:
-    """Return what Eq. (11) is multiplied by beside its weight in Eq. (12)."""
-    if ctx.hp.synthetic_scale == "mean":
-        return 1.0
-    return ctx.hp.synthetic_batch / ctx.training.batch_size
-
-
-def init(ctx: Context) -> tuple[Server, Client]:
+def init(ctx: Context[HP]) -> tuple[Server, Client]:
     """Draw one model for all and a generator; no prototype is known."""
-    generator_rows(ctx)
+    rows(ctx)  # refuses batches of one
     state = ctx.init_clients(True)
     server = with_generator.first_server(ctx, generator_of(ctx), state)
     moments = ctx.blank_moments(state) if ctx.hp.moments == "persist" else {}
     return server, Client(state, torch.full((ctx.clients,), -1), moments)
 
 
-def broadcast(ctx: Context, server: Server) -> Down:
+def broadcast(ctx: Context[HP], server: Server) -> Down:
     """Box 1; clients run the generator in eval mode, so its statistics travel too."""
-    hp: HP = ctx.hp
-    counts = server.labels
-    if hp.client_labels != "global":
-        counts = server.available.to(torch.float32)
-    if hp.client_labels == "uniform_all":
-        counts = with_generator.held_by_any(ctx, server)
+    hp = ctx.hp
+    counts = CLIENT_DRAWS[hp.client_labels](ctx, server)
     return with_generator.sent(generator_of(ctx), server, counts, hp.bn)
 
 
 def client(
-    ctx: Context, down: Down, mine: Client, shards: Shards
-) -> tuple[Client, Up, dict[str, Tensor]]:
+    ctx: Context[HP], down: Down, mine: Client, shards: Shards
+) -> Turn[Client, Up]:
     """Box 2 and 3."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     t = ctx.round - 1
-    begun = bool(down.generator.known)
+    begun = bool(down.generator.known)  # from the second round on
     generator = generator_of(ctx)
     lambda_ge = schedule(hp.generator_weight, hp.schedule_decay, hp.generator_floor, t)
-    lambda_ge *= synthetic_weight(ctx)
+    lambda_ge *= SYNTHETIC_SCALE[hp.synthetic_scale](ctx)
     lambda_po = schedule(hp.proto_weight, hp.schedule_decay, hp.proto_floor, t)
-
-    def draw(client: int, step: int) -> dict[str, Tensor]:
-        pick = ctx.random(f"synthetic {step}", client)
-        y = generators.draw_labels(down.labels.share, hp.synthetic_batch, pick)
-        return {
-            "labels": y,
-            "noise": generators.draw_noise(hp.noise, len(y), hp.noise_size, pick),
-        }
 
     def loss(state, x, y, extra):
         out = ctx.net(state, x, train=True)
@@ -317,63 +383,62 @@ def client(
         )
         return Losses(total, terms, {"high": out.high})
 
-    by_round = torch.full_like(mine.last, t)
-    age = by_round if hp.lr_sched == "by_round" else mine.last.clamp(min=0)
-    rate = hp.lr_decay ** age.to(torch.float64)
     trained = ctx.train(
         averaging.start(down.model, mine.state),
         shards,
         loss,
-        draw=draw if begun else None,
-        moments=mine.moments if hp.moments == "persist" else None,
-        rate=rate,
+        draw=partial(generated, ctx, down) if begun else None,
+        moments=mine.moments or None,
+        rate=hp.lr_decay ** AGE[hp.lr_sched](mine.last, t).to(torch.float64),
     )
     labels = shards.label_counts(ctx.classes)
-    counters = {}
-    if hp.pj_counts == "seen_plus1" or hp.gen_labels == "uniform_qualified":
-        counters["seen"] = trained.protos["high"].count
-    if hp.ptilde == "cumulative":
-        counters["first"] = mine.last < 0
     up = Up(
         as_model(ctx.net, trained.state, buffers=hp.bn == "average"),
         local_protos(ctx, trained, shards, labels),
         labels.to(torch.float32),
-        counters,
+        counters(trained, mine, hp),
     )
-    kept = Client(
-        trained.state,
-        torch.where(labels.any(1), t, mine.last),
-        trained.moments if hp.moments == "persist" else {},
-    )
-    return kept, up, trained.terms
+    last = torch.where(labels.any(1), t, mine.last)
+    moments = trained.moments if mine.moments else {}
+    return Client(trained.state, last, moments), up, trained.terms
+
+
+def generated(
+    ctx: Context[HP], down: Down, client: int, step: int
+) -> dict[str, Tensor]:
+    """Draw the labels and the noise of a client's step, for Eq. (11)."""
+    hp = ctx.hp
+    pick = ctx.random(f"synthetic {step}", client)
+    y = generators.draw_labels(down.labels.share, hp.synthetic_batch, pick)
+    noise = generators.draw_noise(hp.noise, len(y), hp.noise_size, pick)
+    return {"labels": y, "noise": noise}
 
 
 def local_protos(
-    ctx: Context, trained: Trained, shards: Shards, labels: Tensor
+    ctx: Context[HP], trained: Trained, shards: Shards, labels: Tensor
 ) -> Protos:
     """Return the class means ``[K, C, d]`` that a cohort uploads."""
-    if ctx.hp.proto == "post_full_eval":
-        return class_means(ctx.net, trained.state, shards, "high")  # Eq. (2)
-    seen = trained.protos["high"]
-    return seen._replace(count=labels) if ctx.hp.proto_zero_bug else seen
+    local = LOCAL_MEANS[ctx.hp.proto](ctx, trained, shards)  # Eq. (2)
+    return local._replace(count=labels) if ctx.hp.proto_zero_bug else local
+
+
+def counters(trained: Trained, mine: Client, hp: HP) -> dict[str, Tensor]:
+    """Return what clients count beside their labels, where a reading asks for it."""
+    counted = {}
+    if hp.pj_counts == "seen_plus1" or hp.gen_labels == "uniform_qualified":
+        counted["seen"] = trained.protos["high"].count
+    if hp.ptilde == "cumulative":
+        counted["first"] = mine.last < 0
+    return counted
 
 
 def owner_share(up: Up, hp: HP) -> Tensor:
     """Return the share ``[K, C]`` of each class that a client owns; sums to 1."""
-    counts = up.labels if hp.pj_counts == "dataset" else 1 + up.counters["seen"]
-    return with_generator.owner_share(counts)
-
-
-def label_counts(server: Server, up: Up, hp: HP) -> Tensor:
-    """Return the label counts ``[C]`` behind the distribution, after this round."""
-    if hp.ptilde == "selected":
-        return up.labels.sum(0)
-    new = up.labels * up.counters["first"].unsqueeze(1)
-    return server.labels + new.sum(0)
+    return with_generator.owner_share(OWNED[hp.pj_counts](up))
 
 
 def train_generator(
-    ctx: Context,
+    ctx: Context[HP],
     server: Server,
     heads: State,
     owners: Tensor,
@@ -386,7 +451,7 @@ def train_generator(
     Parameters
     ----------
     server : Server
-        The generator and its moments to go on from.
+        The generator and its moments to continue from.
     heads : dict of Tensor
         The clients' heads ``[K, ...]``, which stay as they are.
     owners : Tensor
@@ -396,7 +461,7 @@ def train_generator(
     far, near : Protos
         Prototypes to keep away from, and those of this round for the monitor.
     """
-    hp: HP = ctx.hp
+    hp = ctx.hp
     t = ctx.round - 1
     generator = generator_of(ctx)
     gamma_fid = schedule(hp.fidelity_weight, hp.schedule_decay, hp.fidelity_floor, t)
@@ -425,38 +490,33 @@ def train_generator(
         counts,
         lambda step: ctx.random(f"generator {step}"),
         noise=hp.noise,
-        batch=generator_rows(ctx),
+        batch=rows(ctx),
         steps=hp.generator_steps,
         learning_rate=hp.generator_lr * hp.generator_lr_decay**t,
         weight_decay=hp.generator_weight_decay,
     )
 
 
-def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
+def merge(ctx: Context[HP], server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 4 and 5."""
-    hp: HP = ctx.hp
-    new = protos.merge(up.protos, "samples")  # Eq. (3)
-    if hp.missing_proto == "carry_and_mask":
-        new = protos.fill(new, server.protos)
-    labels = label_counts(server, up, hp)
-    if hp.gen_labels == "global":
-        drawn = labels * up.labels.any(0)
-    else:
-        drawn = up.counters["seen"].any(0).to(torch.float32)
+    hp = ctx.hp
+    means = protos.merge(up.protos, "samples")  # Eq. (3)
+    means = ABSENT[hp.missing_proto](means, server.protos)
+    labels = LABELS[hp.ptilde](server, up)
     fitted = train_generator(
         ctx,
         server,
         ctx.net.head_state(up.model.params),
         owner_share(up, hp),
-        drawn,
-        new if hp.ad_proto == "new" else server.protos,
-        new,
+        SERVER_DRAWS[hp.gen_labels](up, labels),
+        FAR[hp.ad_proto](means, server.protos),
+        means,
     )
-    merged = with_generator.merged(server, up, fitted, new, labels, hp.bn)
+    merged = with_generator.merged(server, up, fitted, means, labels, hp.bn)
     return merged, fitted.terms
 
 
-def models(ctx: Context, server: Server, mine: Client) -> Models:
+def models(ctx: Context[HP], server: Server, mine: Client) -> Models:
     """Return the clients' models, the global one, and the prototypes.
 
     With local BatchNorm statistics the global model has its first ones, and beside it

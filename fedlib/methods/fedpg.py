@@ -35,44 +35,56 @@ Readings
     A difference between paper and released code is a switch, unless it is said to be
     none; the default is the paper's side, ``variant="reference"`` takes the released
     one of all (``REFERENCE``) at the paper's numbers of images and weights, which
-    nobody released so. The two released configurations (XueBaolu/FedPG, commit 73ce01e)
-    are variants of their own, ``CONFIGURATIONS``: ``"notebook"``, of
-    ``run_fedpg.ipynb``, whose log is the only one, and ``"script"``, of
-    ``run_fedpg.py``, which the authors' README names and which imports files under
-    older names, so that it does not run as it is. Both leave settings to a file that
-    was not released: the weight of l_ct (notebook; 1 as in a comment there), size of
-    virtual batches and bound (script; 64 and none).
-    Virtual data in every round; the notebook stops for good (``virtual_until``):
-    images are made in rounds 1 to 30 and used in rounds 2 to 31, later rounds are
-    FedAvg. Its clients send prototypes in round 31, too, which nobody reads; ours not.
+    nobody released so. N, T, W and H are lines of gan.py, FedPG_trainer.py,
+    FedPG_workers.py and utils.py (SOURCES.md).
+
+    term | switch                      | paper           | released     | released in
+    (4)  | with_replacement            | False           | True         | W 464
+    (6)  | proto_term                  | sum             | mean         | H 28
+    (7)  | absent                      | mask            | zeros        | N 111
+    (8)  | gan_dist                    | l2              | sq_l2_scale2 | W 326, H 21
+    (8)  | dce_denominator             | exclude_true    | all          | W 346
+    (10) | freeze_f                    | True            | False        | W 329-332
+    (11) | fa                          | eq11_normalised | supcon_union | T 95-107
+    (13) | separate_virtual_bn_forward | False           | True         | T 121, 140
+    D'   | virtual_until               | None            | 30           | T 82, W 167
+
+    Further values, of neither side: ``fa="eq11_raw"`` takes embeddings as they are;
+    ``v_batch_balanced``: every virtual batch holds all classes alike;
+    ``keep_virtual_statistics=False`` forgets the statistics of the virtual pass.
+    The two released configurations (XueBaolu/FedPG, commit 73ce01e) are variants of
+    their own, ``CONFIGURATIONS``: ``"notebook"``, of ``run_fedpg.ipynb``, whose log is
+    the only one, and ``"script"``, of ``run_fedpg.py``, which the authors' README names
+    and which imports files under older names, so that it does not run as it is. Both
+    leave settings to a file that was not released: the weight of l_ct (notebook; 1 as
+    in a comment there), size of virtual batches and bound (script; 64 and none).
+    Virtual data in every round; the notebook stops for good: images are made in rounds
+    1 to 30 and used in rounds 2 to 31, later rounds are FedAvg. Its clients send
+    prototypes in round 31, too, which nobody reads; ours not.
     Distances of Eq. (7), (8): Euclidean divided by tau = 2; the released code
-    multiplies squares by 2 (``gan_dist="sq_l2_scale2"``), which saturates the softmax.
+    multiplies squares by 2, which saturates the softmax.
     Eq. (8) leaves the true class out of the denominator, so that it has no lower bound;
-    ``dce_denominator="all"`` is the usual cross-entropy.
+    with all classes it is the usual cross-entropy.
     Eq. (7): prototypes of absent classes are left out of the denominator; released:
-    zero vectors in their place (``absent="zeros"``). Summed over classes, or averaged
-    (``proto_term``).
-    f is frozen; the released optimiser also trains its copy (``freeze_f=False``). Its
-    BatchNorm uses running statistics in both.
-    P' are drawn from N(0, 1) afresh in each round and trained at the generator's rate,
+    zero vectors in their place.
+    f is frozen; the released optimiser also trains its copy. Its BatchNorm uses running
+    statistics in both.
+    P' are drawn from N(0, 1) anew in each round and trained at the generator's rate,
     2e-5 (paper and code): in 300 steps a coordinate moves by 0.004 at most, and P'
     never come near P. ``STUDY`` starts at P where a class has one and lets P' move:
     ``proto_init``, ``proto_lr``; ``proto_persist`` begins where the last round ended.
-    Noise is uniform on [0, 1) (released code). Generator weights go on from round to
-    round, its optimiser starts afresh (released code). 300 "epochs" are 300 steps.
+    Noise is uniform on [0, 1) (released code). Generator weights continue from round to
+    round, its optimiser starts anew (released code). 300 "epochs" are 300 steps.
     Eq. (11) states no normalisation and has no lower bound; embeddings are of unit
-    length (``"eq11_normalised"``) with the released temperature 0.07; ``"eq11_raw"``
-    takes them as they are; ``"supcon_union"`` is the released loss: SupCon over own and
+    length with the released temperature 0.07; the released loss is SupCon over own and
     detached virtual embeddings + 0.1 SupCon over virtual ones. An own sample without a
     virtual image of its class, or without one of another, is left out of the mean.
     Virtual batches follow one shuffled order per client and round, again and again
-    (released code); with ``v_batch_balanced`` every batch holds all classes alike.
+    (released code).
     BatchNorm sees own and virtual images as one batch; the released code passes them
-    apart, virtual last (``separate_virtual_bn_forward``), each twice; ours once (no
-    switch).
-    ``keep_virtual_statistics=False`` forgets the statistics of the virtual pass.
+    apart, virtual last, each twice; ours once (no switch).
     Prototypes: m = 20 samples without replacement, in eval mode, all where a class has
-    fewer; ``with_replacement`` as released. P holds this round's classes only.
+    fewer. P holds this round's classes only.
     The released server sends D' to all clients; here the cohort receives it (no switch;
     it changes bytes alone).
     The paper does not say what becomes of an epoch's last, smaller batch. The released
@@ -80,6 +92,7 @@ Readings
     Before there are virtual images l_ct and l_fa are 0 and training is FedAvg's.
 """
 
+from functools import partial
 from typing import Any, Literal, NamedTuple, Self
 
 import torch
@@ -94,13 +107,22 @@ from fedlib.blocks.image_generators import Architecture
 from fedlib.core import averaging, protos
 from fedlib.core.embed import class_means
 from fedlib.core.hyper import HyperParameters, Variant, fill_variant
-from fedlib.core.local import Losses, Shards
 from fedlib.core.losses import cross_entropy
-from fedlib.core.messages import Model, as_model
-from fedlib.core.method import Context, Counted, Method
+from fedlib.core.messages import as_model
+from fedlib.core.method import (
+    Context,
+    Counted,
+    Logged,
+    Losses,
+    Method,
+    Model,
+    Models,
+    Rule,
+    Shards,
+    Turn,
+)
 from fedlib.core.nets import Out, State
 from fedlib.core.protos import Protos
-from fedlib.core.readouts import Models, Rule
 from fedlib.core.rng import generator as named_generator
 from fedlib.core.tree import tree_map
 
@@ -231,7 +253,7 @@ class Server(NamedTuple):
     """What the server keeps."""
 
     model: Model
-    generator: State  # w, goes on from round to round
+    generator: State  # w, continues from round to round
     protos: Protos  # [C, d], P
     anchors: Tensor  # [C, d], P'
     images: Tensor  # [C n_v, c, h, w], D'; its labels are 0, ..., 0, 1, ...
@@ -244,33 +266,50 @@ class Client(NamedTuple):
     state: State  # [K, ...], M_k
 
 
+# What a term is by each side of the card's table; the paper's comes first.
+
+CLOSENESS = {  # Eq. (7), (8): the logits of distances [A, B]
+    "l2": lambda distance, tau: -distance / tau,
+    "sq_l2_scale2": lambda distance, tau: -RELEASED_SCALE * distance.square(),
+}
+ABSENT = {  # Eq. (7): the logits [C, C] of its denominator; known [C]: classes of P
+    "mask": lambda logits, known: logits.masked_fill(~known, float("-inf")),
+    "zeros": lambda logits, known: logits,
+}
+OVER_CLASSES = {  # Eq. (6): of a class's terms [C], which are 0 where P lacks it
+    "sum": lambda per_class, known: per_class.sum(),
+    "mean": lambda per_class, known: per_class.sum() / known.sum().clamp(min=1),
+}
+DENOMINATOR = {  # Eq. (8): its logits [B, C]; true [B, C]: where the own class stands
+    "exclude_true": lambda logits, true: logits.masked_fill(true, float("-inf")),
+    "all": lambda logits, true: logits,
+}
+LENGTH = {  # Eq. (11): the embeddings [B, d] that it compares
+    "eq11_normalised": lambda v: F.normalize(v, eps=1e-12),
+    "eq11_raw": lambda v: v,
+}
+
+
 def closeness(a: Tensor, b: Tensor, hp: HP) -> Tensor:
     r"""Return the logits ``[A, B]`` of Eq. (7) and (8): minus distance over tau."""
     distance = torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")
-    if hp.gan_dist == "sq_l2_scale2":
-        return -RELEASED_SCALE * distance.square()
-    return -distance / hp.gan_tau
+    return CLOSENESS[hp.gan_dist](distance, hp.gan_tau)
 
 
 def anchor_distance(anchors: Tensor, real: Protos, hp: HP) -> Tensor:
     r"""Return :math:`d(P', P)` of virtual and global prototypes, both ``[C, d]``."""
     logits = closeness(anchors, real.mean, hp)
-    own = logits.diagonal()
-    if hp.absent == "mask":
-        logits = logits.masked_fill(~real.known, float("-inf"))
-    each = torch.where(real.known, logits.logsumexp(1) - own, 0.0)  # Eq. (7)
-    total = each.sum()  # Eq. (6)
-    return total if hp.proto_term == "sum" else total / real.known.sum().clamp(min=1)
+    below = ABSENT[hp.absent](logits, real.known).logsumexp(1)
+    per_class = torch.where(real.known, below - logits.diagonal(), 0.0)  # Eq. (7)
+    return OVER_CLASSES[hp.proto_term](per_class, real.known)  # Eq. (6)
 
 
 def anchor_entropy(z: Tensor, y: Tensor, anchors: Tensor, hp: HP) -> Tensor:
     r"""Return :math:`\ell_{dce}` ``[B]`` of embeddings ``[B, d]`` and anchors."""
     logits = closeness(z, anchors, hp)
     true = F.one_hot(y, len(anchors)).bool()
-    own = logits[true]
-    if hp.dce_denominator == "exclude_true":
-        logits = logits.masked_fill(true, float("-inf"))
-    return logits.logsumexp(1) - own  # Eq. (8)
+    below = DENOMINATOR[hp.dce_denominator](logits, true).logsumexp(1)
+    return below - logits[true]  # Eq. (8)
 
 
 def proto_loss(z: Tensor, y: Tensor, anchors: Tensor) -> Tensor:
@@ -291,33 +330,31 @@ def align(z: Tensor, y: Tensor, virtual: Tensor, labels: Tensor, hp: HP) -> Tens
     tau = hp.align_temperature
     if hp.fa == "supcon_union":
         return virtual_data.supcon_union(z, y, virtual, labels, tau)
-    if hp.fa != "eq11_raw":
-        z, virtual = (F.normalize(v, eps=1e-12) for v in (z, virtual))
-    similarity = z @ virtual.T / tau
+    similarity = LENGTH[hp.fa](z) @ LENGTH[hp.fa](virtual).T / tau
     same = y.unsqueeze(1) == labels
     of_class = similarity.masked_fill(~same, -1e9).logsumexp(1)
     of_others = similarity.masked_fill(same, -1e9).logsumexp(1)
     usable = same.any(1) & ~same.all(1)
-    each = torch.where(usable, of_others - of_class, 0.0)  # Eq. (11)
-    return each.sum() / usable.sum().clamp(min=1)
+    per_sample = torch.where(usable, of_others - of_class, 0.0)  # Eq. (11)
+    return per_sample.sum() / usable.sum().clamp(min=1)
 
 
-def makes_images(ctx: Context, number: int) -> bool:
+def makes_images(ctx: Context[HP], number: int) -> bool:
     """Return whether a round's prototypes are sent, and images made of them."""
     return ctx.hp.virtual_until is None or number <= ctx.hp.virtual_until
 
 
-def build_generator(ctx: Context) -> Generator:
+def build_generator(ctx: Context[HP]) -> Generator:
     r"""Return :math:`G_w` for this net's images."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     return image_generators.build(
         hp.generator, ctx.classes, ctx.net.shape, noise=hp.noise_size
     )
 
 
-def init(ctx: Context) -> tuple[Server, Client]:
+def init(ctx: Context[HP]) -> tuple[Server, Client]:
     """Draw one model for all and the generator; there is no virtual image yet."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     if ctx.classes < 2 and hp.dce_denominator == "exclude_true":
         raise ValueError("fedpg: Eq. (8) without the true class needs two classes")
     mine = Client(ctx.init_clients(common=True))
@@ -335,7 +372,7 @@ def init(ctx: Context) -> tuple[Server, Client]:
     return server, mine
 
 
-def virtual_labels(ctx: Context) -> Tensor:
+def virtual_labels(ctx: Context[HP]) -> Tensor:
     """Return the labels of D' ``[C n_v]``: each class n_v times."""
     return virtual_data.labels(ctx.classes, ctx.hp.virtual_per_class)
 
@@ -346,9 +383,11 @@ def broadcast(ctx: Context, server: Server) -> Down:
     return Down(server.model, Virtual(server.images, virtual_labels(ctx), known))
 
 
-def forward(ctx: Context, state: State, x: Tensor, virtual: Tensor) -> tuple[Out, Out]:
+def forward(
+    ctx: Context[HP], state: State, x: Tensor, virtual: Tensor
+) -> tuple[Out, Out]:
     """Return outputs of own and of virtual images in train mode."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     if not hp.separate_virtual_bn_forward:
         out = ctx.net(state, torch.cat([x, virtual]), train=True)
         return Out(*(p[: len(x)] for p in out)), Out(*(p[len(x) :] for p in out))
@@ -359,14 +398,20 @@ def forward(ctx: Context, state: State, x: Tensor, virtual: Tensor) -> tuple[Out
     return own, ctx.net(state, virtual, train=True)
 
 
-def local_protos(ctx: Context, state: State, shards: Shards) -> Protos:
-    """Return the prototypes ``[K, C, d]`` of m random samples per client and class."""
-    hp: HP = ctx.hp
+def local_protos(ctx: Context[HP], state: State, shards: Shards) -> Protos:
+    """Return the prototypes ``[K, C, d]`` of m random samples per client and class.
+
+    None is known in a round that makes no images, where nobody would read them.
+    """
+    if not makes_images(ctx, ctx.round):
+        size = ctx.net.embedding_sizes()[1]
+        unknown = protos.empty(ctx.classes, size)
+        return tree_map(lambda x: x.expand(len(shards.ids), *x.shape), unknown)
     support = []
-    for client, mine in zip(shards.ids, shards.index, strict=True):
+    for client, index in zip(shards.ids, shards.index, strict=True):
         draw = ctx.random("support", client)
-        rows = [mine[shards.y[mine] == c] for c in range(ctx.classes)]
-        support.append(torch.cat([_choose(r, hp, draw) for r in rows]))
+        rows = [index[shards.y[index] == c] for c in range(ctx.classes)]
+        support.append(torch.cat([_choose(r, ctx.hp, draw) for r in rows]))
     chosen = shards._replace(index=support)
     return class_means(ctx.net, state, chosen, "high")  # Eq. (4)
 
@@ -381,17 +426,11 @@ def _choose(rows: Tensor, hp: HP, draw: torch.Generator) -> Tensor:
 
 
 def client(
-    ctx: Context, down: Down, mine: Client, shards: Shards
-) -> tuple[Client, Up, dict[str, Tensor]]:
+    ctx: Context[HP], down: Down, mine: Client, shards: Shards
+) -> Turn[Client, Up]:
     """Box 2 and 3."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     virtual = down.virtual
-
-    def plain(state, x, y, extra):
-        supervised = cross_entropy(ctx.net(state, x, train=True).logits, y)
-        none = torch.zeros_like(supervised)
-        terms = {"supervised": supervised, "tuning": none, "align": none}
-        return Losses(supervised, terms, {})
 
     def with_virtual(state, x, y, extra):
         chosen = extra["virtual"]
@@ -411,28 +450,28 @@ def client(
 
     start = averaging.start(down.model, mine.state)
     if bool(virtual.known) and (hp.tuning_weight or hp.align_weight):
-        plans = virtual_data.plans(ctx, shards.ids)
-        draw = virtual_data.cycled(plans)
+        draw = virtual_data.cycled(virtual_data.plans(ctx, shards.ids))
         trained = ctx.train(start, shards, with_virtual, draw=draw)
     else:
-        trained = ctx.train(start, shards, plain)
-    local = protos.empty(ctx.classes, ctx.net.embedding_sizes()[1])
-    local = tree_map(lambda x: x.expand(len(shards.ids), *x.shape), local)
-    if makes_images(ctx, ctx.round):
-        local = local_protos(ctx, trained.state, shards)
-    samples = shards.sizes()
+        trained = ctx.train(start, shards, partial(without_virtual, ctx))
+    local = local_protos(ctx, trained.state, shards)
+    up = Up(as_model(ctx.net, trained.state), local, shards.sizes())
     # A prototype of a single sample is that sample's embedding: count them.
     single = {"single_sample_protos": (local.count == 1).sum(1).to(torch.float32)}
-    return (
-        Client(trained.state),
-        Up(as_model(ctx.net, trained.state), local, samples),
-        trained.terms | single,
-    )
+    return Client(trained.state), up, trained.terms | single
 
 
-def first_anchors(ctx: Context, server: Server, real: Protos) -> Tensor:
+def without_virtual(ctx: Context, state: State, x: Tensor, y: Tensor, extra) -> Losses:
+    """Return FedAvg's loss, beside the terms that are 0 without virtual images."""
+    supervised = cross_entropy(ctx.net(state, x, train=True).logits, y)
+    none = torch.zeros_like(supervised)
+    terms = {"supervised": supervised, "tuning": none, "align": none}
+    return Losses(supervised, terms, {})
+
+
+def first_anchors(ctx: Context[HP], server: Server, real: Protos) -> Tensor:
     """Return the virtual prototypes ``[C, d]`` that a round's training begins with."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     fresh = torch.randn(real.mean.shape, generator=ctx.random("anchors"))
     if hp.proto_persist:
         fresh = torch.where(server.known, server.anchors, fresh)
@@ -442,7 +481,7 @@ def first_anchors(ctx: Context, server: Server, real: Protos) -> Tensor:
 
 
 def train_generator(
-    ctx: Context, weights: State, model: State, real: Protos, anchors: Tensor
+    ctx: Context[HP], weights: State, model: State, real: Protos, anchors: Tensor
 ) -> Fitted:
     r"""Minimise :math:`\mathcal L_G` over the generator and the virtual prototypes.
 
@@ -461,7 +500,7 @@ def train_generator(
         Its state holds ``generator.*``, ``anchors`` and, where f is trained too,
         ``f.*``.
     """
-    hp: HP = ctx.hp
+    hp = ctx.hp
     network, random = build_generator(ctx), ctx.random("generator")
     state = _prefixed("generator.", weights)
     state["anchors"] = anchors
@@ -507,14 +546,14 @@ def _prefixed(prefix: str, values: dict[str, Any]) -> dict[str, Any]:
 
 def part(prefix: str, state: State) -> State:
     """Return the entries of a state whose names begin so, without that beginning."""
-    found = {k: v for k, v in state.items() if k.startswith(prefix)}
-    return {k.removeprefix(prefix): v for k, v in found.items()}
+    entries = {k: v for k, v in state.items() if k.startswith(prefix)}
+    return {k.removeprefix(prefix): v for k, v in entries.items()}
 
 
 @torch.no_grad()
-def make_images(ctx: Context, weights: State) -> Tensor:
+def make_images(ctx: Context[HP], weights: State) -> Tensor:
     """Return D' ``[C n_v, c, h, w]``: the same for the same seed and round."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     labels = virtual_labels(ctx)
     noise = draw_noise(hp.noise, len(labels), hp.noise_size, ctx.random("virtual"))
     return build_generator(ctx)(weights, noise, labels)
@@ -532,7 +571,7 @@ def gap(anchors: Tensor, real: Protos) -> Tensor:
     return torch.linalg.vector_norm(anchors - real.mean, dim=1)[real.known].mean()
 
 
-def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
+def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 4, 5 and 6; without a prototype the virtual images stay."""
     model = averaging.mean_model(up.model, up.samples, server.model)  # Eq. (2)
     # In float64, so that the order of the clients leaves no trace.

@@ -84,11 +84,21 @@ from fedlib.blocks.mixtures import Mixtures
 from fedlib.core.embed import forward
 from fedlib.core.hyper import HyperParameters
 from fedlib.core.layers import linear
-from fedlib.core.local import Loss, Losses, Shards, Trained
 from fedlib.core.losses import cross_entropy
-from fedlib.core.method import Context, Counted, Method
+from fedlib.core.method import (
+    Context,
+    Counted,
+    Logged,
+    Loss,
+    Losses,
+    Method,
+    Models,
+    Rule,
+    Shards,
+    Trained,
+    Turn,
+)
 from fedlib.core.nets import Out, State
-from fedlib.core.readouts import Models, Rule
 from fedlib.core.rng import generator
 from fedlib.core.tree import stack
 
@@ -233,7 +243,7 @@ def losses(
     return Losses(total, {"supervised": supervised, "alignment": alignment}, {})
 
 
-def first_projections(ctx: Context, inputs: int, outputs: int) -> State:
+def first_projections(ctx: Context[HP], inputs: int, outputs: int) -> State:
     """Draw the projection's weights ``[N, ...]``: one common draw, or one each."""
     layer = nn.utils.skip_init(nn.Linear, inputs, outputs)
     names = ["common"] * ctx.clients if ctx.hp.common_init else range(ctx.clients)
@@ -241,9 +251,9 @@ def first_projections(ctx: Context, inputs: int, outputs: int) -> State:
     return {f"{PROJECTION}.{name}": value for name, value in stack(drawn).items()}
 
 
-def init(ctx: Context) -> tuple[Server, Client]:
+def init(ctx: Context[HP]) -> tuple[Server, Client]:
     """Draw the simplex and the clients' weights; no mixture is known."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     _, d = ctx.net.embedding_sizes()
     nothing = mixtures.empty(ctx.classes, ctx.clients * hp.components, d)
     state, vertices = ctx.init_clients(hp.common_init), torch.zeros(0, ctx.classes)
@@ -251,12 +261,12 @@ def init(ctx: Context) -> tuple[Server, Client]:
         size = hp.projection_size or d
         vertices = simplex(ctx.classes, size, generator(ctx.seed, "init", "simplex"))
         state |= first_projections(ctx, d, size)
-    kept = vertices.expand(ctx.clients, *vertices.shape)
-    mine = Client(state, kept, torch.arange(ctx.clients))
+    rows = vertices.expand(ctx.clients, *vertices.shape)
+    mine = Client(state, rows, torch.arange(ctx.clients))
     return Server(vertices, nothing), mine
 
 
-def broadcast(ctx: Context, server: Server) -> Down:
+def broadcast(ctx: Context[HP], server: Server) -> Down:
     """Box 1; in the printed order also the mixtures of the exchange before."""
     previous = mixtures.empty(*server.mixtures.mean.shape)
     if ctx.hp.order == "in_batches" and exchanges(ctx.hp, ctx.round):
@@ -264,9 +274,9 @@ def broadcast(ctx: Context, server: Server) -> Down:
     return Down(Simplex(server.simplex, torch.tensor(ctx.round == 1)), previous)
 
 
-def local_mixtures(ctx: Context, state: State, shards: Shards) -> Mixtures:
+def local_mixtures(ctx: Context[HP], state: State, shards: Shards) -> Mixtures:
     """Return the mixtures ``[K, C, n, d]`` of a cohort's embeddings in eval mode."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     out, _ = forward(ctx.net, state, shards, stacked=True)  # without augmentation
     return stack(
         [
@@ -284,18 +294,18 @@ def local_mixtures(ctx: Context, state: State, shards: Shards) -> Mixtures:
 
 
 def client(
-    ctx: Context, down: Down, mine: Client, shards: Shards
-) -> tuple[Client, Up, dict[str, Tensor]]:
+    ctx: Context[HP], down: Down, mine: Client, shards: Shards
+) -> Turn[Client, Up]:
     """Box 2 and 3."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     _, d = ctx.net.embedding_sizes()
 
     def loss(state, x, y, extra):
         out = ctx.net(state, x, train=True)
         return losses(state, out.high, out.logits, y, down.simplex.vertices, hp)
 
-    kept = down.simplex.vertices.expand_as(mine.simplex)
-    now = Client(mine.state, kept, torch.tensor(shards.ids))
+    vertices = down.simplex.vertices.expand_as(mine.simplex)
+    now = Client(mine.state, vertices, torch.tensor(shards.ids))
     if down.previous.known.any():
         state, terms = train_in_batches(ctx, down.previous, now, shards, loss)
     else:
@@ -315,9 +325,9 @@ def quantiles(apart: Tensor) -> Tensor:
     return apart.nanquantile(q, interpolation="lower")  # each the distance of a pair
 
 
-def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tensor]]:
+def merge(ctx: Context[HP], server: Server, up: Up) -> tuple[Server, Logged]:
     """Box 4; a class that no client of the cohort owns keeps its mixture."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     names = ("received", "kept", "merged", *(f"distance_{q}" for q in QUANTILES))
     if not exchanges(hp, ctx.round):
         return server, dict.fromkeys(names, torch.tensor(float("nan")))
@@ -335,7 +345,7 @@ def merge(ctx: Context, server: Server, up: Up) -> tuple[Server, dict[str, Tenso
     return server._replace(mixtures=known), watched
 
 
-def reply(ctx: Context, server: Server) -> Reply:
+def reply(ctx: Context[HP], server: Server) -> Reply:
     """Box 5; in the printed order they are sent with the next exchange instead."""
     if ctx.hp.order == "after" and exchanges(ctx.hp, ctx.round):
         return Reply(server.mixtures)
@@ -343,10 +353,10 @@ def reply(ctx: Context, server: Server) -> Reply:
 
 
 def pseudo_features(
-    ctx: Context, known: Mixtures, numbers: list[int], phase: str = ""
+    ctx: Context[HP], known: Mixtures, numbers: list[int], phase: str = ""
 ) -> Shards:
     """Draw r points of every known class for each client, as data to train on."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
     drawn = [
         mixtures.sample(
             known, hp.pseudo_features, ctx.random(f"{phase}pseudo-features", n)
@@ -359,9 +369,11 @@ def pseudo_features(
     return Shards(x, y, list(index), numbers)
 
 
-def retrain_on(ctx: Context, points: Shards, mine: Client, **options: Any) -> Trained:
+def retrain_on(
+    ctx: Context[HP], points: Shards, mine: Client, **options: Any
+) -> Trained:
     """Train head and projection of K clients on points ``[M, d]``, nothing else."""
-    hp: HP = ctx.hp
+    hp = ctx.hp
 
     def loss(state, z, y, extra):
         head = ctx.net.head_state(state)
@@ -374,9 +386,7 @@ def retrain_on(ctx: Context, points: Shards, mine: Client, **options: Any) -> Tr
     return ctx.train(state, points, loss, {"vertices": mine.simplex}, **options)
 
 
-def retrain(
-    ctx: Context, known: Mixtures, mine: Client
-) -> tuple[Client, dict[str, Tensor]]:
+def retrain(ctx: Context[HP], known: Mixtures, mine: Client) -> tuple[Client, Logged]:
     """Retrain K clients on pseudo-features of the merged mixtures."""
     points = pseudo_features(ctx, known, mine.number.tolist())
     settings = {"local_epochs": ctx.hp.retrain_epochs, "local_steps": None}
@@ -396,39 +406,39 @@ def batches(ctx: Context, shards: Shards) -> list[list[Tensor]]:
 
     Each is a list of indices; a client without samples has none.
     """
-    training, each = ctx.training, []
+    training, per_client = ctx.training, []
     for client, index in zip(shards.ids, shards.index, strict=True):
-        shuffle, mine = ctx.random("batches", client), []
+        shuffle, cuts = ctx.random("batches", client), []
         for _ in range(training.local_steps or training.local_epochs):
             order = index[torch.randperm(len(index), generator=shuffle)]
             cut = [part for part in order.split(training.batch_size) if len(part)]
             short = len(cut) > 1 and len(cut[-1]) < training.batch_size
-            mine += cut[:-1] if short and training.drop_last else cut
-        each.append(mine[: training.local_steps])
-    return each
+            cuts += cut[:-1] if short and training.drop_last else cut
+        per_client.append(cuts[: training.local_steps])
+    return per_client
 
 
 def train_in_batches(
     ctx: Context, known: Mixtures, mine: Client, shards: Shards, loss: Loss
 ) -> tuple[State, dict[str, Tensor]]:
     """Box 2 in the printed order: after every batch, a step on pseudo-features."""
-    each = batches(ctx, shards)
-    count = torch.tensor([max(1, len(one)) for one in each])
+    cuts = batches(ctx, shards)
+    count = torch.tensor([max(1, len(one)) for one in cuts])
     once = ctx.training.model_copy(
         update={"local_epochs": 1, "local_steps": None, "drop_last": False}
     )
     fit, total = ctx.blank_moments(mine.state), {}
     again = {k: v for k, v in fit.items() if k.startswith(RETRAINED)}
-    for step in range(max(len(one) for one in each)):
+    for step in range(max(len(one) for one in cuts)):
         phase, nothing = f"step {step} ", torch.zeros(0, dtype=torch.int64)
-        now = [one[step] if step < len(one) else nothing for one in each]
+        now = [one[step] if step < len(one) else nothing for one in cuts]
         data = shards._replace(index=now)
         trained = ctx.train(
             mine.state, data, loss, training=once, phase=phase, moments=fit
         )
         mine, fit = mine._replace(state=trained.state), trained.moments
         points = pseudo_features(ctx, known, mine.number.tolist(), phase)
-        whole = once.model_copy(update={"batch_size": len(points.index[0])})
+        in_one = once.model_copy(update={"batch_size": len(points.index[0])})
         busy = [
             i if len(j) else nothing for i, j in zip(points.index, now, strict=True)
         ]
@@ -436,7 +446,7 @@ def train_in_batches(
             ctx,
             points._replace(index=busy),
             mine,
-            training=whole,
+            training=in_one,
             phase=f"{phase}retrain ",
             moments=again,
         )
@@ -447,7 +457,7 @@ def train_in_batches(
     return mine.state, total
 
 
-def finish(ctx: Context, down: Reply, mine: Client) -> tuple[Client, dict[str, Tensor]]:
+def finish(ctx: Context, down: Reply, mine: Client) -> tuple[Client, Logged]:
     """Box 6."""
     if not down.mixtures.known.any():
         return mine, {}
@@ -464,10 +474,10 @@ def scores(server: Server, state: State, out: Out) -> dict[str, Tensor]:
     least = torch.where(known, density, float("inf")).amin(-1, keepdim=True)
     below = torch.where(known.any(), least, 0.0) - 1
     by_head = below + F.log_softmax(out.logits, -1)
-    found = {"density": torch.where(known, density, by_head)}
+    readouts = {"density": torch.where(known, density, by_head)}
     if f"{PROJECTION}.weight" in state:
-        found["etf"] = projection(state, out.high) @ server.simplex
-    return found
+        readouts["etf"] = projection(state, out.high) @ server.simplex
+    return readouts
 
 
 def models(ctx: Context, server: Server, mine: Client) -> Models:

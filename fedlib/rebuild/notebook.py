@@ -111,8 +111,27 @@ def _home(thing: Any) -> str:
     return thing.__module__
 
 
+def _tables(function: Callable[..., Any], source: str) -> list[str]:
+    """Return the source of its module's tables of lambdas that a function reads."""
+    read = {
+        ast.unparse(node.value)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Subscript)
+    }
+    module = inspect.getmodule(function) if any(map(str.isupper, read)) else None
+    text = inspect.getsource(module) if module else ""
+    return [
+        ast.get_source_segment(text, node) or ""
+        for node in ast.parse(text).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in read
+        if any(isinstance(part, ast.Lambda) for part in ast.walk(node))
+    ]
+
+
 def show(*functions: Callable[..., Any]) -> None:
     """Display the source of functions or classes as it runs, each under its file.
+
+    Tables of lambdas in which a function looks something up stand above it.
 
     Raises
     ------
@@ -125,6 +144,7 @@ def show(*functions: Callable[..., Any]) -> None:
         except (TypeError, OSError) as error:
             got = f"got {function!r}, expected a function or class with source"
             raise TypeError(f"functions: {got}") from error
+        source = "\n\n".join([*_tables(function, source), source])
         ticks = max([2, *(len(run) for run in re.findall("`+", source))]) + 1
         fence = "`" * ticks
         display(Markdown(f"`{_home(function)}`\n\n{fence}python\n{source}\n{fence}"))

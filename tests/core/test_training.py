@@ -1,6 +1,7 @@
 """What a method may ask of the training loop, against ordinary PyTorch loops."""
 
 from dataclasses import replace
+from itertools import islice
 from typing import NamedTuple
 
 import pytest
@@ -17,7 +18,8 @@ from fedlib.core.losses import cross_entropy
 from fedlib.core.messages import Model
 from fedlib.core.method import Context, Method, NonFiniteError, rounds
 from fedlib.core.readouts import Models, Rule
-from tests.conftest import toy_context, toy_shards
+from fedlib.core.tree import flatten
+from tests.conftest import TOY, TOY_TRAINING, toy_context, toy_net, toy_shards
 
 CLOSE = {"rtol": 0, "atol": 2e-6}
 ADAM = 1e-4  # of steps of 0.05: Adam divides the rounding of small gradients by itself
@@ -442,3 +444,58 @@ def test_a_server_that_is_not_finite_stops_the_run():
     told = "counting, round 1: the server's value is not finite"
     with pytest.raises(NonFiniteError, match=told):
         next(rounds(counting(float("inf")), ctx, toy_shards([8, 8])))
+
+
+# Plain Python in place of vmap
+
+
+@pytest.mark.parametrize(
+    ("name", "hp"),
+    [
+        ("fedproto", {}),
+        ("fedfa", {}),  # what follows a step
+        ("fedmps", {}),
+        ("gfpl", {}),
+        ("fedpa", {"variant": "reference"}),  # draws, moments, rates
+        ("fedhpro", {}),
+        ("fedpg", {"separate_virtual_bn_forward": True}),
+    ],
+)
+def test_clients_one_by_one_in_plain_python_end_where_vmap_does(name, hp):
+    """Clients of 24, 17, 9 and 0 samples, in two rounds."""
+    # with Adam a gradient of rounding alone, as of a bias before BatchNorm, is a step
+    own = name in ("fedmps", "fedhpro", "fedpa")
+    net = toy_net(name) if own else "digits_bn"
+    method = registry.method(name)
+    settings = {"net": net, "training": TOY_TRAINING.get(name), **TOY.get(name, {})}
+    ctx, shards = toy_context(method, 4, **settings, **hp), toy_shards([24, 17, 9, 0])
+    fast, plain = (
+        flatten(list(islice(rounds(method, now, shards), 2))[-1].mine)
+        for now in (ctx, replace(ctx, plain=True))
+    )
+    assert fast.keys() == plain.keys()
+    for key, value in fast.items():
+        torch.testing.assert_close(value, plain[key], rtol=0, atol=1e-5, msg=key)
+
+
+def test_plain_python_prints_numbers_and_names_client_step_and_shapes():
+    """Where vmap refuses ``float``, and names neither."""
+    method = registry.method("local")
+    shards = toy_shards([16, 24])
+    ctx = replace(toy_context(method, 2), round=1)
+    state, seen = ctx.init_clients(True), []
+
+    def loss(weights, x, y, extra):
+        total = cross_entropy(ctx.net(weights, x, train=True).logits, y)
+        seen.append(float(total.detach()))
+        if len(seen) == 4:
+            raise ValueError("the fourth")
+        return Losses(total, {}, {})
+
+    with pytest.raises(RuntimeError):
+        ctx.train(state, shards, loss)
+    seen.clear()
+    with pytest.raises(ValueError, match="the fourth") as caught:
+        replace(ctx, plain=True).train(state, shards, loss)
+    assert caught.value.__notes__ == ["client 1, step 1: inputs [8, 1, 8, 8], [8]"]
+    assert len(set(seen)) == 4

@@ -81,6 +81,19 @@ def test_show_names_the_file_of_a_function_not_of_its_decorator(shown):
     assert "@torch.no_grad()" in shown[0]
 
 
+def test_show_puts_the_tables_that_a_function_reads_above_it(shown):
+    notebook.show(fedpg.anchor_distance)
+    tables, function = shown[0].split("\n\ndef anchor_distance(")
+    assert [
+        line.split(" ")[0] for line in tables.split("\n") if line[:1].isupper()
+    ] == [
+        "ABSENT",
+        "OVER_CLASSES",
+    ]
+    assert '    "zeros": lambda logits, known: logits,\n' in tables
+    assert "# Eq. (6)" in function
+
+
 def test_show_follows_an_edit_and_dedents_methods(shown, tmp_path, monkeypatch):
     file = tmp_path / "edited_by_test.py"
     monkeypatch.syspath_prepend(str(tmp_path))
