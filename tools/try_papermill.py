@@ -36,7 +36,7 @@ TRIES = {
 # Where a picture's parameters are others.
 OWN = {
     ("fedhpro/fig1", "wrong key"): ["-y", "picture: {per_clas: 5, seed: 0}"],
-    ("fedhpro/fig1", "other data set"): ["-p", "dataset", "office"],
+    ("fedhpro/fig1", "other data set"): ["-p", "dataset", "fashion"],
 }
 ERROR = re.compile(r"^(?:\w+Error|papermill\.exceptions\.\w+): .*", re.MULTILINE)
 
