@@ -181,7 +181,11 @@ def show_command(names: tuple[str, ...], preset: str) -> None:
 def estimate_command(
     names: tuple[str, ...], preset: str, settings: tuple[tuple[str, str], ...]
 ) -> None:
-    """Say what the missing runs cost in one process on this machine."""
+    """Say what the missing runs cost in one process on this machine.
+
+    Where the data are not here, or where two rounds would take long to measure, the
+    time is that of the clients' training alone, from the shapes of nets and images.
+    """
     paths.notebooks()
     from fedlib.rebuild import costs
 
@@ -190,10 +194,14 @@ def estimate_command(
     hours = (frame["seconds"] / 3600).round(2)
     told = frame.assign(seconds=frame["seconds"].round(1), hours=hours)
     click.echo(_table(told, unknown="?"))
-    missing, no_data, seconds = frame[["missing", "no_data", "seconds"]].sum()
-    click.echo(f"{missing:.0f} runs missing, about {costs.duration(seconds)}")
-    if no_data:
-        click.echo(f"{no_data:.0f} runs not counted: their data are not here")
+    counts = ["missing", "no_data", "by_shape", "unknown", "seconds"]
+    missing, no_data, by_shape, unknown, seconds = frame[counts].sum()
+    away = f" and {no_data:.0f} without data" if no_data else ""
+    click.echo(f"{missing:.0f} runs missing{away}, about {costs.duration(seconds)}")
+    if by_shape:
+        click.echo(f"{by_shape:.0f} runs by their shapes: training alone, roughly")
+    if unknown:
+        click.echo(f"{unknown:.0f} runs not counted: nothing is known before the data")
 
 
 @main.group("campaign")

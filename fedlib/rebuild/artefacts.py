@@ -131,6 +131,7 @@ def resolved(
         _known_preset(values["preset"])
         for method in _listed(values, "method"):
             registry.method(method)
+        _refuse_picture(values, known)
         return values, study.specs_for(name, values)
     except KeyError as error:
         _refuse_gap(name, values, known, error.args[0])
@@ -162,6 +163,33 @@ def _refuse_gap(
                 raise SettingError(
                     f"{name}: {table}: got no {missing!r}, which its runs need; {hint}"
                 )
+
+
+def _refuse_picture(
+    values: Mapping[str, Any], known: Mapping[str, parameters.Parameter]
+) -> None:
+    """Hold ``picture`` to its own keys: it is read after the runs, when it is too late.
+
+    One whose keys are no names has words for panels, which depend on the data.
+
+    Raises
+    ------
+    SettingError
+        A key that it does not have, or one that it lacks.
+    """
+    given = values.get("picture")
+    own = known["picture"].default if "picture" in known else None
+    if not isinstance(given, dict) or not isinstance(own, dict):
+        return
+    if not all(str(key).isidentifier() for key in own):
+        return
+    for key in given:
+        if key not in own:
+            hint = suggestion(str(key), list(own))
+            raise SettingError(f"picture: got {key!r}; {hint}")
+    for key in own:
+        if key not in given:
+            raise SettingError(f"picture: got no {key!r}, expected {list(own)}")
 
 
 def _listed(values: Mapping[str, Any], what: str) -> list[str]:

@@ -16,7 +16,7 @@ from fedlib.data import DATASETS
 from fedlib.papers import PAPERS
 from fedlib.rebuild import printed
 from fedlib.rebuild.artefacts import prepare
-from fedlib.rebuild.costs import distinct
+from fedlib.rebuild.costs import distinct, duration, roughly
 from fedlib.registry import title
 from fedlib.support import paths
 
@@ -95,7 +95,12 @@ def _cost(name: str, preset: str) -> str:
     specs = distinct(prepare(name, preset).specs)
     if not specs:
         return "no run beforehand, its cells do all"
-    return size(len(specs), sum(spec.rounds for spec in specs))
+    told = size(len(specs), sum(spec.rounds for spec in specs))
+    rough = [roughly(spec) for spec in specs]
+    if None in rough:
+        return told
+    seconds = sum(seconds for seconds in rough if seconds is not None)
+    return f"{told}, roughly {duration(seconds)} of training on one core"
 
 
 def planned(name: str) -> str:

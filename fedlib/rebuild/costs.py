@@ -8,9 +8,11 @@ import pandas as pd
 from fedlib.data import DataError
 from fedlib.rebuild import artefacts
 from fedlib.rebuild.artefacts import Artefact, prepare, select
-from fedlib.runs import runner
+from fedlib.runs import runner, shapes
 from fedlib.runs.cost import kind
 from fedlib.runs.spec import Spec
+
+PATIENCE = 3.0  # seconds of a round, by its shapes, up to which it is measured
 
 
 def text_of(spec: Spec) -> str:
@@ -21,6 +23,12 @@ def text_of(spec: Spec) -> str:
 def distinct(specs: Sequence[Spec]) -> list[Spec]:
     """Return the specs without repetitions."""
     return list({text_of(spec): spec for spec in specs}.values())
+
+
+def roughly(spec: Spec) -> float | None:
+    """Return the seconds of a whole run by its shapes alone; None: nothing is known."""
+    each = shapes.seconds_per_round(spec)
+    return None if each is None else spec.rounds * each
 
 
 class Speeds:
@@ -45,6 +53,15 @@ class Speeds:
             words += f"; {len(specs) - len(timed)} of a kind never timed here"
             words += " (fedlib estimate times them)"
         return words
+
+    def long(self, specs: Sequence[Spec]) -> list[Spec]:
+        """Return the runs of unknown kinds that would take long to measure."""
+        return [
+            spec
+            for spec in specs
+            if kind(spec) not in self.known
+            and (shapes.seconds_per_round(spec) or 0.0) > PATIENCE
+        ]
 
     def seconds(self, specs: Sequence[Spec]) -> float:
         """Return the seconds of whole runs; one of an unknown kind is measured."""
@@ -76,10 +93,13 @@ def estimate(
     -------
     DataFrame
         ``name``, ``runs``, ``cached``, ``missing``, ``no_data`` (runs whose data set is
-        not here, counted nowhere else), ``rounds`` and ``seconds`` of the missing runs;
-        NaN seconds where all of them lack data, of which nothing is known.
-        The speed is that of a finished run of the same kind, else of two rounds that
-        are run for it.
+        not here, and that are not counted as missing), ``rounds`` and ``seconds`` of
+        the missing runs and of those without data. The speed is that of a finished run
+        of the same kind, else of two rounds that are run for it. ``by_shape`` counts
+        the runs that have no data or whose two rounds would take long: of them only the
+        clients' training is known, from their shapes (``shapes.seconds_per_round``).
+        ``unknown`` counts those of which nothing is known; NaN seconds where that is
+        all of them.
 
     Raises
     ------
@@ -91,19 +111,33 @@ def estimate(
     for number, artefact in enumerate(chosen, 1):
         echo(f"{number} of {len(chosen)}: {artefact.name}")
         specs = distinct(artefact.specs)
-        missing, no_data = [], 0
+        missing, no_data = [], []
         for spec in specs:
             try:
                 missing += runner.pending([spec])
             except DataError:
-                no_data += 1
-        counts = (len(specs) - len(missing) - no_data, len(missing), no_data)
-        rounds = sum(spec.rounds for spec in missing)
-        known = bool(missing) or not no_data
-        seconds = speeds.seconds(missing) if known else float("nan")
-        rows.append((artefact.name, len(specs), *counts, rounds, seconds))
-    columns = ["name", "runs", "cached", "missing", "no_data", "rounds", "seconds"]
-    return pd.DataFrame(rows, columns=columns)
+                no_data.append(spec)
+        todo = [*missing, *no_data]
+        long = speeds.long(missing)
+        rough = [roughly(spec) for spec in [*no_data, *long]]
+        known = [seconds for seconds in rough if seconds is not None]
+        seconds = speeds.seconds([spec for spec in missing if spec not in long])
+        unknown = len(rough) - len(known)
+        nothing = bool(unknown) and unknown == len(todo)
+        rows.append(
+            {
+                "name": artefact.name,
+                "runs": len(specs),
+                "cached": len(specs) - len(todo),
+                "missing": len(missing),
+                "no_data": len(no_data),
+                "by_shape": len(known),
+                "unknown": unknown,
+                "rounds": sum(spec.rounds for spec in todo),
+                "seconds": float("nan") if nothing else seconds + sum(known),
+            }
+        )
+    return pd.DataFrame(rows)
 
 
 def standing(name: str, preset: str) -> tuple[str, str]:
@@ -132,7 +166,9 @@ def standing(name: str, preset: str) -> tuple[str, str]:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds for people: ``8 s``, ``3 min``, ``2.5 h``."""
+    """Return seconds for people: ``8 s``, ``3 min``, ``2.5 h``, ``1,200 h``."""
     if seconds < 90:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:,.{int(seconds < 360_000)}f} h"

@@ -38,18 +38,23 @@ def kind(spec: Spec) -> str:
     return json.dumps([_without_floats(told), spec.participation])
 
 
+def samples(spec: Spec) -> float | None:
+    """Return the training images of a client, on average; None where nobody knows."""
+    entry, scheme = DATASETS[spec.dataset], spec.partition
+    if scheme.scheme == "nway_kshot":
+        return float(scheme.shots * scheme.ways)
+    images = sum(entry.per_class[0]) if entry.per_class else None
+    images = entry.per_split[0] if entry.per_split else images
+    return None if images is None else images / spec.clients
+
+
 def guess(spec: Spec) -> float:
     """Return the cost of one round in steps of a small net, from the settings alone."""
-    entry, training, scheme = DATASETS[spec.dataset], spec.training, spec.partition
-    if scheme.scheme == "nway_kshot":
-        samples = float(scheme.shots * scheme.ways)
-    else:
-        images = sum(entry.per_class[0]) if entry.per_class else UNKNOWN
-        images = entry.per_split[0] if entry.per_split else images
-        samples = images / spec.clients
+    entry, training = DATASETS[spec.dataset], spec.training
     steps = training.local_steps
     if steps is None:
-        steps = training.local_epochs * math.ceil(samples / training.batch_size)
+        each = samples(spec) or UNKNOWN / spec.clients
+        steps = training.local_epochs * math.ceil(each / training.batch_size)
     cohort = max(1.0, spec.participation * spec.clients)
     values = cohort * training.batch_size * math.prod(entry.shape)
     return max(1, steps) * (1 + values / VALUES)

@@ -17,7 +17,7 @@ from fedlib.papers.ours import special
 from fedlib.rebuild import artefacts, costs, execute, make, pace
 from fedlib.rebuild.kernels import own_kernel
 from fedlib.rebuild.progress import Progress
-from fedlib.runs import many, published, runner
+from fedlib.runs import many, published, runner, shapes
 from fedlib.runs.spec import SettingError, Spec
 from fedlib.support import paths
 
@@ -560,7 +560,7 @@ def test_estimate(with_runs, monkeypatch):
     assert row == {
         "name": "toy/a",
         **{"runs": 2, "cached": 0, "missing": 2, "no_data": 0, "rounds": 4},
-        "seconds": 1.0,
+        **{"by_shape": 0, "unknown": 0, "seconds": 1.0},
     }
     runner.run(with_runs[0])
     monkeypatch.setattr(runner, "measure", lambda spec: pytest.fail("measured"))
@@ -598,17 +598,35 @@ def test_a_dry_run_plans_also_what_has_no_data_yet(with_runs, kernels, monkeypat
     assert failed.status == "failed"
 
 
-def test_estimate_counts_runs_without_data_apart(with_runs, monkeypatch):
+def test_estimate_takes_runs_without_data_from_their_shapes(with_runs, monkeypatch):
     away = papers.fedmps("flowers", "local", seed=1, rounds=2)
     monkeypatch.setitem(special.SPECIAL, "toy/a", lambda p: [*with_runs, away])
     monkeypatch.setattr(runner, "measure", lambda spec: 0.25)
+    monkeypatch.setattr(shapes, "RATE", 2 * shapes.RATE)
     monkeypatch.setenv("FEDLIB_DATA", "nowhere")
+    each = shapes.seconds_per_round(away)
+    assert each is not None
     (row,) = costs.estimate([], "quick").to_dict("records")
     assert (row["runs"], row["missing"], row["no_data"]) == (3, 2, 1)
-    assert row["seconds"] == 1.0
-    monkeypatch.setitem(special.SPECIAL, "toy/a", lambda p: [away])
+    assert (row["by_shape"], row["unknown"], row["rounds"]) == (1, 0, 6)
+    assert row["seconds"] == 1.0 + 2 * each
+    domains = papers.fedhpro("digits_domains", "fedavg", rounds=2)
+    monkeypatch.setitem(special.SPECIAL, "toy/a", lambda p: [domains])
     (row,) = costs.estimate([], "quick").to_dict("records")
-    assert (row["no_data"], math.isnan(row["seconds"])) == (1, True)
+    assert (row["unknown"], math.isnan(row["seconds"])) == (1, True)
+    monkeypatch.setitem(special.SPECIAL, "toy/a", lambda p: [domains, away])
+    (row,) = costs.estimate([], "quick").to_dict("records")
+    assert (row["unknown"], row["seconds"]) == (1, 2 * each)
+
+
+def test_estimate_measures_no_round_that_takes_long(with_runs, monkeypatch):
+    monkeypatch.setattr(runner, "measure", lambda spec: pytest.fail("measured"))
+    monkeypatch.setattr(shapes, "seconds_per_round", lambda spec: 20.0)
+    (row,) = costs.estimate([], "quick").to_dict("records")
+    assert (row["by_shape"], row["seconds"]) == (2, 4 * 20.0)
+    monkeypatch.setattr(runner, "seconds_per_round", lambda spec: 3.0)
+    (row,) = costs.estimate([], "quick").to_dict("records")
+    assert (row["by_shape"], row["seconds"]) == (0, 4 * 3.0)
 
 
 def test_one_pace_for_runs_that_differ_in_real_numbers(with_runs, monkeypatch):
@@ -634,8 +652,8 @@ def test_one_pace_for_runs_that_differ_in_real_numbers(with_runs, monkeypatch):
 
 
 def test_durations():
-    shown = [costs.duration(s) for s in (0.4, 89, 90, 5399, 5400)]
-    assert shown == ["0 s", "89 s", "2 min", "90 min", "1.5 h"]
+    shown = [costs.duration(s) for s in (0.4, 89, 90, 5399, 5400, 4.32e6)]
+    assert shown == ["0 s", "89 s", "2 min", "90 min", "1.5 h", "1,200 h"]
 
 
 @pytest.mark.slow

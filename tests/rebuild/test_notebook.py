@@ -3,6 +3,7 @@
 import hashlib
 import importlib
 import json
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -282,6 +283,23 @@ def test_setup_stops_before_any_work_with_the_words_of_rebuild(begun, injected, 
     assert told.value._render_traceback_() == [f"SettingError: {told.value}"]
     assert str(told.value).startswith("fedmps/table3: ")
     assert not (paths.figures_dir() / "quick").exists()
+
+
+@pytest.mark.parametrize(
+    ("picture", "words"),
+    [
+        ({"per_clas": 5, "seed": 0}, "table3: picture: got 'per_clas'; did you mean"),
+        ({"per_class": 5}, "table3: picture: got no 'seed', expected ['per_class"),
+    ],
+)
+def test_a_wrong_key_of_a_picture_stops_before_the_runs(begun, picture, words):
+    cell = TABLE + 'picture: dict = {"per_class": 40, "seed": 0}\n'
+    with pytest.raises(SettingError, match=re.escape(words)):
+        begun("fedmps/table3", cell, picture=picture)
+    assert begun("fedmps/table3", cell, picture={"seed": 1, "per_class": 5})
+    panels = TABLE + 'picture: dict = {"imbalance 1$": "no long tail"}\n'
+    other = {"imbalance 9": "long tail"}
+    assert begun("fedmps/table3", panels, picture=other)["picture"] == other
 
 
 def test_setup_gives_each_parameter_its_type(begun):
