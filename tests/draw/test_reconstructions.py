@@ -1,5 +1,6 @@
 """Grids of images and curves of losses: the numbers that are drawn."""
 
+import itertools
 import math
 
 import matplotlib.pyplot as plt
@@ -17,7 +18,7 @@ def _closed():
 
 
 def test_grid_returns_grey_values_of_every_picture():
-    a = torch.tensor([[[[-1.0, 1.0]]], [[[0.0, 0.2]]]])  # [2, 1, 1, 2]
+    a = torch.tensor([[[[-1.0, 0.9]]], [[[0.0, 0.2]]]])  # [2, 1, 1, 2]
     fig, drawn = reconstructions.grid(
         {"True": {"Image": a}, "Found": {"Low\nlevel": -a, "High": a}}, ["cat", "dog"]
     )
@@ -27,8 +28,8 @@ def test_grid_returns_grey_values_of_every_picture():
     ]
     assert drawn["row"].tolist() == ["cat", "cat", "dog", "dog"]
     assert drawn["x"].tolist() == [0, 1, 0, 1]
-    assert drawn["True: Image"].tolist() == [0, 255, 128, 153]
-    assert drawn["Found: Low level"].tolist() == [255, 0, 128, 102]
+    assert drawn["True: Image"].tolist() == [0, 242, 128, 153]
+    assert drawn["Found: Low level"].tolist() == [255, 13, 128, 102]
     assert len(fig.axes) == 6
     assert [ax.get_title() for ax in fig.axes if ax.get_title()] == [
         "Image",
@@ -87,3 +88,25 @@ def test_losses_without_a_column_are_refused():
         reconstructions.losses(
             pd.DataFrame({"curve": ["a"], "step": [1], "loss": [1.0]})
         )
+
+
+def test_columns_that_are_cut_to_black_and_white_say_so():
+    """A fifth at each end; dark pictures, or bright ones, are none."""
+    ends = torch.tensor([-1.0, -1.0, 0.0, 1.0, 1.0]).reshape(1, 1, 1, 5)
+    dark = torch.tensor([-1.0, -1.0, -1.0, 0.0, 1.0]).reshape(1, 1, 1, 5)
+    few = torch.cat([ends, dark, dark], -1)  # 4 of 15 white, 8 black; then 3 of 15
+    rare = torch.cat([dark, dark, dark], -1)
+    fig, drawn = reconstructions.grid({"": {"Some": few, "None": rare}}, ["a"])
+    titles = [ax.get_title() for ax in fig.axes]
+    assert titles == ["Some\nsaturated", "None"]
+    assert list(drawn)[4:] == ["Some", "None"]  # the numbers keep their names
+
+
+def test_titles_are_broken_to_the_width_of_an_image():
+    x = torch.zeros(1, 1, 2, 2)
+    fig, _ = reconstructions.grid(
+        {"": {f"Of its own {i}": x for i in range(12)}}, ["a"]
+    )
+    fig.draw_without_rendering()
+    boxes = [ax.title.get_window_extent() for ax in fig.axes]
+    assert all(a.x1 <= b.x0 for a, b in itertools.pairwise(boxes))

@@ -1,11 +1,15 @@
 """Prototypes beside centralised ones: by hand, and where hyper-prototypes stand."""
 
+import matplotlib.pyplot as plt
+import pandas as pd
 import pytest
 import torch
 
 from fedlib import papers
 from fedlib.core import nets
 from fedlib.core.protos import Protos
+from fedlib.data import Groups
+from fedlib.draw import panels
 from fedlib.papers import study
 from fedlib.papers.fedhpro import space
 from fedlib.runs import runner
@@ -108,3 +112,52 @@ def test_pooled_is_one_client_with_everything():
     assert study.specs_for("fedhpro/fig2", artefact)[-1] == spec
     assert len(study.specs_for("fedhpro/fig3", artefact)) == 3
     assert isinstance(final.federation.ctx.net, nets.Net)
+
+
+def in_domains(final, names=("easy", "hard")):
+    """Return a run whose clients hold two made-up domains by turns."""
+    fed = final.federation
+    of = torch.zeros(len(fed.dataset.test_y), dtype=torch.int64)
+    for k, index in enumerate(fed.test.index):
+        of[index] = k % 2
+    groups = Groups(of[:1], of, tuple(names))
+    data = fed.dataset._replace(groups=groups)
+    return final._replace(federation=fed._replace(dataset=data))
+
+
+def test_a_samples_domain_is_its_clients():
+    _, final = made("fedproto")
+    assert "domain" not in space.plane(final, 6)
+    assert space.domains(final) == []
+    two = in_domains(final)
+    points = space.plane(two, 6)
+    samples = points[points["kind"] == "sample"]
+    assert set(samples["domain"]) == {"easy", "hard"} == {*space.domains(two)}
+    assert set(points["domain"][points["kind"] == "prototype"]) == {""}
+    spread = space.by_domain(points)
+    for _, part in spread.groupby("domain"):
+        assert sorted(part["label"][part["kind"] == "prototype"]) == [*range(10)]
+    assert (spread["kind"] == "sample").sum() == len(samples)
+
+
+def test_a_domains_share_is_of_its_own_samples():
+    _, final = made("fedproto")
+    two = in_domains(final)
+    z, y, of, protos = space._test(two, 6)
+    for name in ("easy", "hard"):
+        here = [i for i, each in enumerate(of) if each == name]
+        nearest = torch.cdist(z[here], protos.mean).argmin(1)
+        share = 100 * float((nearest == y[here]).double().mean())
+        assert space.summary(two, 6, name)["nearest"] == pytest.approx(share)
+
+
+def test_a_marker_is_the_domain_and_a_colour_the_class():
+    rows = [(d, c, 0.1 * c, i) for i, d in enumerate("AB") for c in (0, 1)]
+    df = pd.DataFrame(rows, columns=["domain", "label", "x", "y"])
+    fig, _ = panels.planes(df.assign(panel="one"), ["cat", "dog"])
+    (legend,) = fig.legends
+    assert [t.get_text() for t in legend.get_texts()] == ["cat", "dog", "A", "B"]
+    marks = [line.get_marker() for line in legend.get_lines()]
+    assert marks[0] == marks[1]
+    assert marks[2] != marks[3]
+    plt.close(fig)

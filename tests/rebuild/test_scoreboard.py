@@ -554,48 +554,33 @@ def test_tables_count_numbers_and_orderings_by_data_set(printed):
     assert (nothing["run"], nothing["seeds"], nothing["budget"]) == (0, "", "")
 
 
-@pytest.mark.parametrize(
-    ("kind", "number", "ours", "text"),
-    [
-        ("points", 80.0, 78.75, "−1.2"),
-        ("points", 80.0, 80.3, "+0.3"),
-        ("gain", 1.5, 1.0, "−0.5"),
-        ("exact", 7080, 7080, "="),
-        ("exact", 128, 80, "80"),
-        ("share", 2.0, 3.0, "×1.5"),
-        ("points", 80.0, float("nan"), ""),
-    ],
-)
-def test_what_a_field_says(kind, number, ours, text):
-    assert scoreboard_plots.gap_text(kind, number, ours) == text
-
-
-@pytest.mark.parametrize("paper", scoreboard.PAPERS)
-def test_a_board_has_a_field_per_number_and_fits_on_a_page(paper, nothing_ran):
-    part = nothing_ran[nothing_ran.paper == paper]
-    fig, drawn = scoreboard_plots.board(part)
-    assert sum(len(ax.patches) for ax in fig.axes) == len(part) == len(drawn)
-    for ax in fig.axes:
-        box = ax.get_position()
-        assert 0 < box.x0 < box.x1 < 1
-        assert 0 < box.y0 < box.y1 < 1
+def test_the_board_has_every_number_once(nothing_ran):
+    fig, drawn = scoreboard_plots.board(nothing_ran)
+    assert drawn["numbers"].sum() == len(nothing_ran)
+    left, right = fig.axes
+    assert sum(bar.get_width() for bar in left.patches) == len(nothing_ran)
+    tables = nothing_ran[["paper", "table"]].drop_duplicates()
+    assert len(left.get_yticklabels()) == len(tables) == drawn["row"].nunique()
+    assert {t.get_text()[:5] for t in left.texts} == {"0 of "}
+    assert not right.collections
     plt.close(fig)
 
 
-def test_the_released_readings_field_is_its_own_beside_ours_or_alone():
-    released = (fashion("fedpa", hp={"variant": "reference"}), 85.02)
-    short = (fashion("fedpa", hp={"variant": "reference"}, rounds=9), 85.02)
-    ours = (fashion("fedpa"), 77.52)
-    for runs, texts in (
-        ((released, ours), ["−8.0", "−0.5"]),
-        ((short, ours), ["−8.0", "−0.5*"]),
-        ((released,), ["−0.5"]),
-        ((short,), ["−0.5*"]),
-    ):
-        keep("fedpa/learning", *runs)
-        fig, _ = scoreboard_plots.board(of("fedpa/table2"))
-        (ax,) = fig.axes
-        assert [t.get_text() for t in ax.texts if t.get_text()] == texts
-        assert len(ax.patches) == 42 + len(texts) - 1
-        assert "reference" in [t.get_text() for t in fig.legends[0].get_texts()]
-        plt.close(fig)
+def test_the_boards_dots_are_gaps_of_both_readings():
+    keep(
+        "fedpa/learning",
+        (fashion("fedpa"), 77.52),
+        (fashion("fedpa", hp={"variant": "reference"}), 85.02),
+    )
+    cells = of("fedpa/table2")
+    found = scoreboard_plots.gaps(cells).set_index("state")["gap"]
+    assert found.to_dict() == {
+        "off": pytest.approx(77.52 - 85.52),
+        "reference only": pytest.approx(85.02 - 85.52),
+    }
+    fig, drawn = scoreboard_plots.board(cells)
+    dots = [c.get_offsets()[0, 0] for c in fig.axes[1].collections]
+    assert sorted(dots) == sorted(found)
+    assert drawn["min_gap"].notna().sum() == 2
+    assert [t.get_text() for t in fig.axes[0].texts] == ["1 of 42"]
+    plt.close(fig)
