@@ -103,8 +103,10 @@ def _read(
 ) -> Raw:
     """Read ``<class>/*``; an image that cannot be read keeps its place in the split."""
     made = square(shape[1])
-    parts = _split(paths, trained)
-    return Raw(*(blocks(paths, part, notes, shape, made) for part in parts))
+    train, test = (
+        blocks(paths, part, notes, shape, made) for part in _split(paths, trained)
+    )
+    return Raw(train, test)
 
 
 def _measured(

@@ -95,7 +95,7 @@ def test_chance_is_the_best_answer_without_looking():
 
 
 def test_a_run_that_stays_at_chance_is_told(capsys):
-    done = fedlib.run(papers.fedmps("digits", "local", rounds=4))
+    done = fedlib.run(papers.fedmps("digits", "local", rounds=12))
     assert evidence.learned(done)
     assert capsys.readouterr().out.startswith("Local, seed 1234: ")
     rates = {"learning_rate": 1e-7}
