@@ -167,11 +167,11 @@ ifeq ($(DEVICE),cpu)
 endif
 	OMP_NUM_THREADS=1 FEDLIB_DEVICE=$(DEVICE) $(BIN)/python benchmarks/training.py
 
-# Kills, crash points and what else ends a run: CHAOS kills, and every crash point. Short
-# versions are among the tests.
+# Kills, crash points and odd settings: CHAOS kills, every crash point, 20 CHAOS examples
+# of each fuzzer. Short versions are among the tests.
 chaos: setup
 	CHAOS=$(CHAOS) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -rs \
-	  tests/runs/test_chaos.py
+	  tests/runs/test_chaos.py tests/runs/test_fuzz.py
 
 # The site, in build/site. Its pages are gathered from all over the repository.
 docs: setup

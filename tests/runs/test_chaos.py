@@ -90,6 +90,11 @@ def short_segments(monkeypatch):
     monkeypatch.setattr(runner, "SEGMENT", 2)
 
 
+def over(number: int) -> bool:
+    """Return whether a process ends within minutes: the machine may be busy."""
+    return any(gone(number) for _ in range(5))
+
+
 def temporaries(home: Path) -> list[str]:
     names = os.listdir(home) if home.exists() else []
     return [name for name in names if TEMPORARY.fullmatch(name)]
@@ -110,7 +115,7 @@ def test_a_crash_at_every_step_of_a_write_loses_nothing(
 ):
     wanted, home, tally = elsewhere(SPEC), runner.folder(SPEC), tmp_path / "tally"
     values = {"text": SPEC.model_dump_json(), "tally": str(tally)}
-    assert gone(spawn(zygote, own_cache, CRASH, **values, at="0"))
+    assert over(spawn(zygote, own_cache, CRASH, **values, at="0"))
     count = int(tally.read_text())
     assert count > 40
     points = list(range(1, count + 1))
@@ -119,7 +124,7 @@ def test_a_crash_at_every_step_of_a_write_loses_nothing(
     half = 0
     for point in points:
         shutil.rmtree(home)
-        assert gone(spawn(zygote, own_cache, CRASH, **values, at=str(point)))
+        assert over(spawn(zygote, own_cache, CRASH, **values, at=str(point)))
         half += bool(temporaries(home))
         there = finished(home)
         assert_same_log(runner.run(SPEC), wanted)
@@ -137,7 +142,7 @@ def test_kills_at_random_moments_lose_nothing(
     wanted, home = elsewhere(SPEC), runner.folder(SPEC)
     begun = time.monotonic()
     values = {"text": SPEC.model_dump_json()}
-    assert gone(spawn(zygote, own_cache, PLAIN, **values))
+    assert over(spawn(zygote, own_cache, PLAIN, **values))
     whole = time.monotonic() - begun
     assert finished(home)
     shutil.rmtree(home)
@@ -146,10 +151,10 @@ def test_kills_at_random_moments_lose_nothing(
         victim = spawn(zygote, own_cache, PLAIN, **values)
         time.sleep(draw.uniform(0, whole / 2))
         if finished(home):
-            assert gone(victim)
+            assert over(victim)
         else:
             os.kill(victim, signal.SIGKILL)
-            assert gone(victim)
+            assert over(victim)
             kills, writing = kills + 1, writing + bool(temporaries(home))
         if finished(home) or kills == KILLS:
             assert_same_log(runner.run(SPEC), wanted)
@@ -174,8 +179,8 @@ def test_who_waits_for_a_run_goes_on_when_its_process_is_killed(
         at_work = int(holder.read_text().split()[1])
         assert at_work in (first, second)
         os.kill(at_work, signal.SIGKILL)
-        assert gone(first)
-        assert gone(second)
+        assert over(first)
+        assert over(second)
         assert finished(home)
         ended_well(home)
         assert_same_log(runner.run(SPEC), wanted)
@@ -215,7 +220,7 @@ def test_two_jobs_that_are_ended_leave_nobody_behind(own_cache, elsewhere, victi
             parent.send_signal(ending)
             assert parent.wait(60) != 0
     for number in workers:
-        assert gone(number)
+        assert over(number)
     for spec, home in zip(specs, homes, strict=True):
         assert finished(home) == (victim == "worker")
         assert not runner.under_way(spec)[1]
