@@ -167,8 +167,8 @@ def style(method: str) -> Style:
 
 def tint(colour: str, strength: int) -> str:
     """Return a colour, or at strength 1 the lighter one of a method's next variant."""
-    rgb = np.array(to_rgb(colour))
-    return to_hex(rgb + 0.35 * strength * (1 - rgb))
+    red, green, blue = (c + 0.35 * strength * (1 - c) for c in to_rgb(colour))
+    return to_hex((red, green, blue))
 
 
 def family(name: str) -> str | None:
@@ -570,13 +570,15 @@ def heatmaps(
     arrays = {name: _counts(each, f"counts[{name!r}]") for name, each in counts.items()}
     norm = shades(arrays.values(), 1.0)
     most = max(a.shape[1] for a in arrays.values())
-    several = isinstance(class_names, Mapping)
     names = {
-        name: list((class_names[name] if several else class_names) or range(most))
+        name: list(
+            (class_names[name] if isinstance(class_names, Mapping) else class_names)
+            or range(most)
+        )
         for name in arrays
     }
     for name, array in arrays.items():
-        wanted = array.shape[1] if several else most
+        wanted = array.shape[1] if isinstance(class_names, Mapping) else most
         if len(names[name]) != wanted:
             raise ValueError(
                 f"class_names: got {len(names[name])} names, expected {wanted}"
@@ -826,8 +828,14 @@ def scatter(
     fig, axes, _ = panel_axes(1, 2.6)
     embedded(axes[0], df, found, 9, 110)
     axes[0].set(title=title or "", aspect="equal", adjustable="datalim")
-    look = {"handletextpad": 0.2, "labelspacing": 0.35}
-    class_legend(fig, found, class_names, loc="outside right center", **look)
+    class_legend(
+        fig,
+        found,
+        class_names,
+        loc="outside right center",
+        handletextpad=0.2,
+        labelspacing=0.35,
+    )
     return fig, df
 
 
@@ -854,7 +862,7 @@ def footnote(fig: Figure, text: str) -> None:
         engine.set(rect=(0, share, 1, kept))  # pyright: ignore[reportCallIssue]
     for legend in fig.legends:
         if getattr(legend, "_outside_loc", None) == "lower":
-            size = legend.get_texts()[0].get_fontsize()
+            size = float(legend.get_texts()[0].get_fontsize())
             legend.borderaxespad += 72 * more / size
     fig.set_size_inches(wide, tall + more)
     fig.text(

@@ -27,7 +27,7 @@ def _read(
     found = sorted({item.label for item in items})
     if len(found) != classes:
         raise DataError(
-            f"{paths[0].name}: images of {len(found)} classes ({', '.join(found)}), "
+            f"{paths[0].name}: images of {len(found)} classes ({', '.join(map(str, found))}), "
             f"expected {classes}; a folder without images is none"
         )
     train, test = (

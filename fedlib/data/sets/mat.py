@@ -97,7 +97,7 @@ def _read_syn(paths: list[Path], notes: Notes) -> Raw:
     folders = {PurePosixPath(name).parent.parent.name for name in listing([path])}
     test = "test" if "test" in folders else "val"
     raw = read_tree(path, notes, SHAPE, splits=("train", test))
-    return Raw(*(map(_as_digits, part) for part in (raw.train, raw.test)))
+    return Raw(map(_as_digits, raw.train), map(_as_digits, raw.test))
 
 
 def _pickles(root: Path) -> list[Path]:

@@ -99,9 +99,11 @@ def by_domain(points: pd.DataFrame) -> pd.DataFrame:
     """
     if "domain" not in points:
         return points
-    stars = points[points["kind"] == "prototype"]
-    samples = points[points["kind"] == "sample"]
-    each = [stars.assign(domain=name) for name in samples["domain"].unique()]
+    stars, samples = (
+        points.query(f"kind == '{kind}'") for kind in ("prototype", "sample")
+    )
+    names = dict.fromkeys(samples["domain"].tolist())
+    each = [stars.assign(domain=name) for name in names]
     return pd.concat([samples, *each], ignore_index=True)
 
 
@@ -166,6 +168,7 @@ def _test(
     protos = protos._replace(mean=protos.mean.double())
     names, fed = domains(final), final.federation
     if names:  # of each client, whose samples are all of one domain
+        assert fed.dataset.groups is not None
         groups = fed.dataset.groups.test
         own = [names[int(groups[index[0]])] for index in fed.test.index]
     else:
