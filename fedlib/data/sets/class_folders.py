@@ -27,8 +27,9 @@ def _read(
     found = sorted({item.label for item in items})
     if len(found) != classes:
         raise DataError(
-            f"{paths[0].name}: images of {len(found)} classes ({', '.join(map(str, found))}), "
-            f"expected {classes}; a folder without images is none"
+            f"{paths[0].name}: images of {len(found)} classes "
+            f"({', '.join(map(str, found))}), expected {classes}; "
+            "a folder without images is none"
         )
     train, test = (
         blocks(paths, [items[row] for row in rows], notes, SHAPE, square(32))
