@@ -130,7 +130,8 @@ def dots(
     Parameters
     ----------
     df : DataFrame
-        Columns ``row``, ``x`` (above 0) and ``group``; the returned numbers keep them.
+        Columns ``row``, ``x`` (at least 0) and ``group``; the returned numbers keep
+        them. A 0 has no place on the axis, so its row has no dot.
 
     Raises
     ------
@@ -138,8 +139,8 @@ def dots(
         Missing columns, doubled rows, or a number that has no logarithm.
     """
     plot.require(df, [row, x, group], [row, group])
-    if not (df[x] > 0).all():
-        raise ValueError(f"df: got {df[x].min()} as least {x}, expected above 0")
+    if not (df[x] >= 0).all():
+        raise ValueError(f"df: got {df[x].min()} as least {x}, expected at least 0")
     names, groups = (list(dict.fromkeys(df[c])) for c in (row, group))
     look, place = plot.styles(names), {name: i for i, name in enumerate(names)}
     fig, (ax,), columns = plot.panel_axes(
@@ -148,7 +149,7 @@ def dots(
     ax.set_xscale("log")
     ax.grid(axis="x")
     for i, name in enumerate(groups):
-        mine = df[df[group] == name]
+        mine = df[(df[group] == name) & (df[x] > 0)]
         colours = [look[n].colour for n in mine[row]]
         faces = colours if i == 0 else ["white"] * len(mine)
         marker = plot.MARKERS[i]

@@ -63,7 +63,7 @@ def preset(table: Presets, method: str, dataset: str) -> dict[str, Any]:
 
 
 def _refuse_idle(training: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Refuse what is given for training and read by nothing.
+    """Refuse what changes training's settings and is read by nothing.
 
     The key would change and no number with it.
 
@@ -72,13 +72,14 @@ def _refuse_idle(training: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     SettingError
         Names what is given, and the setting that takes its place.
     """
+    whole = {**training, **given}
     instead = {}
-    if training.get("optimiser") == "adam":
+    if whole.get("optimiser") == "adam":
         instead["momentum"] = "optimiser 'adam', which has moments of its own"
-    if training.get("local_steps") is not None:
+    if whole.get("local_steps") is not None:
         instead["local_epochs"] = "local_steps, which are counted in place of epochs"
     for name, why in instead.items():
-        if given.get(name) is not None:
+        if given.get(name) not in (None, training.get(name)):
             raise SettingError(
                 f"training.{name}: got {given[name]!r} beside {why}; without effect, "
                 "leave it out"
@@ -96,7 +97,7 @@ def spec_of(paper: Paper, dataset: str, method: str, **changes: Any) -> Spec:
     for name in ("partition", "training"):
         own, given = defaults[name].model_dump(), dict(changes.pop(name, {}))
         if name == "training":
-            _refuse_idle(own | trained | given, given)
+            _refuse_idle(own | trained, given)
             given = trained | given
         same = given.get("scheme", own.get("scheme")) == own.get("scheme")
         defaults[name] = (own if same else {}) | given

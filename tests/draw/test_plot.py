@@ -242,10 +242,14 @@ def test_bars_on_a_logarithmic_axis_are_refused_and_dots_are_not(tmp_path):
     assert sorted(places[:, 0]) == sorted(df["floats"])
     assert [t.get_text() for t in ax.get_yticklabels()] == ["MOON", "GFPL"]
     pd.testing.assert_frame_equal(drawn, df)
-    with pytest.raises(ValueError, match="got 0.0 as least floats"):
-        panels.dots(
-            df.assign(floats=0.0), row="method", x="floats", group="way", xlabel=""
-        )
+    words = {"row": "method", "x": "floats", "group": "way", "xlabel": ""}
+    none = df.assign(floats=[0.0, 2e6, 1e3, 3e3])  # a 0 has no place on the axis
+    places = [
+        c.get_offsets() for c in panels.dots(none, **words)[0].axes[0].collections
+    ]
+    assert sorted(np.concatenate(places)[:, 0]) == [1e3, 3e3, 2e6]
+    with pytest.raises(ValueError, match="got -1.0 as least floats"):
+        panels.dots(df.assign(floats=-1.0), **words)
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,7 @@ def test_tables_are_over_seeds():
     assert told["method"].tolist() == ["m", "q", "Chance"]
     assert told["rank"].tolist() == [3, 7, 5]
     drawn = privacy.points(table, "attack", {"psnr": "PSNR"})
-    assert set(drawn["panel"]) == {"m, PSNR", "q, PSNR"}
+    assert set(drawn["panel"]) == {"PSNR, m", "PSNR, q"}
     assert drawn[drawn["attack"] == "Class mean"]["n"].tolist() == [1, 1]
     assert set(privacy.points(told, "method", {"rank": "R"})["panel"]) == {"R"}
 

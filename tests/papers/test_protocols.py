@@ -102,6 +102,9 @@ def test_a_setting_that_nothing_reads_is_refused(training, told):
     idle = [*training][1]
     with pytest.raises(SettingError, match=idle):  # FedPA's protocol has the other one
         here("fedpa", "digits", training={idle: training[idle]})
+    whole = here("fedpa", "digits")  # what a record says of it changes nothing
+    told = whole.training.model_dump()
+    assert here("fedpa", "digits", training=told) == whole
 
 
 def test_gradients_are_clipped_in_fedpgs_settings_alone():

@@ -384,7 +384,7 @@ def test_panels_of_what_runs_log_have_words_for_titles():
     names = ["mismatch_before", "supervised", "first_step"]
     logged = pd.DataFrame({"source": "server", "name": names, "run": "fedhpro"})
     panels = reports.log_panels(logged.assign(round=1, value=0.5), "server")["panel"]
-    words = ["Mismatch before fitting", "Cross-entropy", "First step"]
+    words = ["Mismatch, before fitting", "Cross-entropy", "First step"]
     assert panels.tolist() == words
 
 

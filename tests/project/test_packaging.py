@@ -128,7 +128,7 @@ def test_readme_is_complete():
 
 def test_the_page_of_artefacts_names_all_of_them():
     page = (ROOT / "docs" / "artefacts.md").read_text()
-    links = re.findall(r"\]\(\.\./([^)]+)\)", page)
+    links = re.findall(r"\]\(\.\./([^)\s]+)", page)
     assert [link for link in links if not (ROOT / link).exists()] == []
     for name in paths.artefact_names():
         assert f"| [{name}](../notebooks/papers/{name}.ipynb) | " in page

@@ -261,7 +261,7 @@ def test_one_method_touches_only_its_artefacts(project, kernels, edit):
     make.rebuild([], "quick")
     edit("fedlib.methods.fedmps", "def client(", "ANOTHER = 1\n\n\ndef client(")
     assert not any(reasons(name) for name in artefacts.names())
-    edit("fedlib.methods.fedmps", "hp: HP = ctx.hp", "hp = ctx.hp")
+    edit("fedlib.methods.fedmps", "begun = down", "begun = 1.0 * down")
     found = {name: reasons(name) for name in artefacts.names()}
     assert found == {
         "toy/fedmps": ["code changed: fedlib/methods/fedmps.py (client)"],

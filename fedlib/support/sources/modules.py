@@ -9,8 +9,8 @@ from fedlib.support.sources.files import PACKAGE, SourceError, home, keep, text_
 from fedlib.support.sources.syntax import is_text, leaves_of, nested_in, stored_names
 
 # What decides no number by its code: names, places on disk, this file, the check of
-# settings and parameters and all papers at once (what they set is hashed), and the
-# readers of data (their output is hashed).
+# settings and parameters and all papers at once (what they set is hashed), the readers
+# of data (their output is hashed), and what imports methods from outside (which are).
 NOT_FOLLOWED = (
     "fedlib.support.sources",
     "fedlib.registry",
@@ -19,6 +19,7 @@ NOT_FOLLOWED = (
     "fedlib.papers.BUILDERS",
     "fedlib.papers.TABLES",
     "fedlib.papers.special",
+    "fedlib.runs.own",
     "fedlib.runs.spec",
     "fedlib.data",
     "fedlib.support.paths",

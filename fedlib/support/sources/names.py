@@ -17,6 +17,7 @@ from fedlib.support.sources.syntax import nested_in
 
 # What reaches code without naming it
 HIDES = ("eval", "exec", "globals", "__import__", "sys.modules", "importlib", "runpy")
+SHOWS = ("importlib.metadata",)  # of what is hidden: it reads packages' versions
 
 
 class Found(NamedTuple):
@@ -90,7 +91,7 @@ class Names:
         for one in found:
             if one.place is not None:
                 self.uses[one.place] = None
-            elif is_within(one.text, HIDES):
+            elif is_within(one.text, HIDES) and not is_within(one.text, SHOWS):
                 raise SourceError(
                     f"{self.place}: uses {one.text}; what that reaches cannot be "
                     "followed, and a key depends on it"
