@@ -225,6 +225,7 @@ SWITCHES = {
     "clip": "clipped at {}",
     "hpal=raw_sum": "raw",
     "learning_rate": "rate {}",
+    "local_unit=epochs": "E as epochs",
     "po_dist=mse": "squared",
 }
 
