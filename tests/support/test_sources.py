@@ -397,6 +397,11 @@ def test_what_cannot_be_followed_is_refused_by_name(mine, line, use, told):
         runner.key(small("mine"))
 
 
+def test_reading_a_version_hides_no_code(mine):
+    mine("import importlib.metadata", "len(importlib.metadata.version('torch')) or min")
+    assert runner.code_of(small("mine")).hash
+
+
 def test_moved_code_with_other_imports_has_the_same_key(mine):
     """The same definitions under other names of modules and forms of import."""
     one = mine("from {p}.helper import scaled", "scaled")
