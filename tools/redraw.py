@@ -132,6 +132,7 @@ DRAWN: dict[str, Callable[[pd.DataFrame], Drawing]] = {
     "fedpa/learning_curves": _curves,
     "fedpa/learning_generator": _logged("Value"),
     "fedpa/learning_terms": _logged("Loss term"),
+    "fedpa/table2_curves": _curves,
     "fedpg/fig8_fedavg_lenet": _images,
     "fedpg/fig8_fedpg_lenet": _images,
     "fedpg/fig8_likeness": _fig8("attack", ylabel="Likeness"),

@@ -12,6 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from fedlib.data import DataError
 from fedlib.draw import plot
 from fedlib.papers.ours import leaderboard_plots
 from fedlib.support import paths
@@ -67,7 +68,10 @@ def boxes(found: list[Text]) -> list[tuple[str, np.ndarray]]:
 
 @pytest.mark.parametrize("name", redraw.DRAWN)
 def test_a_committed_picture_keeps_the_rules(name):
-    fig, drawn = redraw.redrawn(name)
+    try:
+        fig, drawn = redraw.redrawn(name)
+    except DataError as error:  # some take the names of classes from the data
+        pytest.skip(str(error).splitlines()[0])
     kept = pd.read_csv(redraw.FOLDER / f"{name}.csv")
     assert list(drawn) == list(kept)
     pd.testing.assert_frame_equal(
