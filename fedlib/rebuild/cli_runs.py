@@ -3,7 +3,7 @@
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -160,14 +160,26 @@ def publish_runs(names: tuple[str, ...], preset: str) -> None:
     _end(count, ("published", "there already", "stale"))
 
 
+_jobs = click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    help="Processes that play. Default: FEDLIB_JOBS, else all cores.",
+)
+
+
 @runs_group.command("verify")
 @_selection
+@_jobs
 @click.option("--sample", type=click.IntRange(min=1), help="So many of them, drawn.")
 @click.option(
     "--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Played."
 )
 def verify_runs(
-    names: tuple[str, ...], preset: str, sample: int | None, rounds: int
+    names: tuple[str, ...],
+    preset: str,
+    jobs: int | None,
+    sample: int | None,
+    rounds: int,
 ) -> None:
     """Play the first rounds of stored runs again, and compare what they log.
 
@@ -178,11 +190,12 @@ def verify_runs(
 
     found = [run for run in _chosen(names, preset) if not why_stale(run.told)]
     drawn = random.sample(found, min(sample or len(found), len(found)))
-    _each(drawn, lambda run: adoption.verify(run, rounds), ("same", "stale"))
+    _tell(adoption.verify(drawn, rounds, _processes(jobs)), ("same", "stale"))
 
 
 @runs_group.command("adopt")
 @_selection
+@_jobs
 @click.option(
     "--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Played."
 )
@@ -193,7 +206,7 @@ def verify_runs(
     help="How far numbers may be apart, where arithmetic was changed; default: not.",
 )
 def adopt_runs(
-    names: tuple[str, ...], preset: str, rounds: int, tolerance: float
+    names: tuple[str, ...], preset: str, jobs: int | None, rounds: int, tolerance: float
 ) -> None:
     """File runs of older code under today's keys, where their first rounds are today's.
 
@@ -201,28 +214,24 @@ def adopt_runs(
     """
     from fedlib.runs import adoption
 
-    statuses = ("adopted", "current", "stale")
-    _each(
-        _chosen(names, preset),
-        lambda run: adoption.adopt(run, rounds, tolerance),
-        statuses,
+    outcomes = adoption.adopt(
+        _chosen(names, preset), rounds, tolerance, _processes(jobs)
     )
+    _tell(outcomes, ("adopted", "current", "stale"))
 
 
-def _each(
-    runs: "Sequence[Stored]",
-    act: "Callable[[Stored], Outcome]",
-    statuses: Sequence[str],
+def _processes(jobs: int | None) -> int:
+    from fedlib.runs.many import jobs_of_machine
+
+    return jobs or jobs_of_machine()
+
+
+def _tell(
+    outcomes: "Iterable[tuple[Stored, Outcome]]", statuses: Sequence[str]
 ) -> None:
-    """Do something with each run, say what came of it, and exit 1 if one is stale."""
-    from fedlib.data import DataError
-
+    """Say what came of each run as it comes, and exit 1 if one is stale."""
     count = Counter()
-    for run in runs:
-        try:
-            status, _, words = act(run)
-        except DataError as error:
-            status, words = "stale", " ".join(str(error).split())
+    for run, (status, _, words) in outcomes:
         count[status] += 1
         if status != "current":
             click.echo(f"{run}: {status}: {words}")

@@ -11,9 +11,13 @@ round 50, or rules that are evaluated every ten rounds. Play as many as a change
 import datetime
 import json
 import shutil
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
+import joblib
+
 from fedlib.core.method import NonFiniteError
+from fedlib.data import DataError
 from fedlib.runs import compare, published, runner
 from fedlib.runs.device import chosen, describe, kernel
 from fedlib.runs.published import Voucher
@@ -33,27 +37,52 @@ class Outcome(NamedTuple):
     words: str
 
 
-def difference(run: Stored, rounds: int) -> tuple[float, str]:
-    """Return how far a run's first rounds are from today's, and what else is to say.
+class Difference(NamedTuple):
+    """How far the first rounds of a run are from today's."""
 
-    Infinite where today's code or data cannot give such a run.
+    largest: float  # infinite where today's code or data cannot give such a run
+    words: str  # what else is to say
+
+
+def difference(run: Stored, rounds: int) -> Difference:
+    """Return how far a run's first rounds are from today's.
 
     Parameters
     ----------
     rounds : int >= 1
-        How many are played.
+        How many are played, at most.
+
+    Raises
+    ------
+    DataError
+        The data set is missing.
     """
     spec = Spec.model_validate(run.told["spec"])
     now = runner.identity(spec)
     for name, what in (("data", "other data"), ("partition", "another partition")):
         if json.loads(json.dumps(now[name])) != run.told[name]:
-            return float("inf"), what
+            return Difference(float("inf"), what)
     try:
         played = published.compact(runner.first_rounds(spec, rounds))
     except NonFiniteError as error:
-        return float("inf"), str(error)
+        return Difference(float("inf"), str(error))
     logs = (compare.first(log, rounds) for log in (run.log(), played))
-    return compare.largest_difference(*logs), _elsewhere(run)
+    return Difference(compare.largest_difference(*logs), _elsewhere(run))
+
+
+def _differences(
+    runs: Sequence[Stored], rounds: int, jobs: int
+) -> Iterator[Difference | DataError]:
+    """Play runs' first rounds on several processes; errors come in their place."""
+    work = (joblib.delayed(_difference_or_error)(run, rounds) for run in runs)
+    return iter(joblib.Parallel(jobs, return_as="generator")(work))
+
+
+def _difference_or_error(run: Stored, rounds: int) -> Difference | DataError:
+    try:
+        return difference(run, rounds)
+    except DataError as error:
+        return error
 
 
 def _elsewhere(run: Stored) -> str:
@@ -65,25 +94,53 @@ def _elsewhere(run: Stored) -> str:
     return f"computed on {' with '.join(there)}, here {' with '.join(here)}"
 
 
-def verify(run: Stored, rounds: int) -> Outcome:
-    """Play the first rounds of a run again, and compare all that they log."""
-    count = min(rounds, run.told["spec"]["rounds"])
-    apart, words = difference(run, count)
-    if apart == 0:
-        return Outcome("same", run.key, f"same numbers in {count} rounds")
-    return Outcome("stale", run.key, _told(apart, words, count))
+def verify(
+    runs: Sequence[Stored], rounds: int, jobs: int = 1
+) -> Iterator[tuple[Stored, Outcome]]:
+    """Play the first rounds of runs again, and compare all that they log.
+
+    Parameters
+    ----------
+    rounds : int >= 1
+        How many are played.
+    jobs : int >= 1
+        Processes that play.
+    """
+    for run, apart in zip(runs, _differences(runs, rounds, jobs), strict=True):
+        if isinstance(apart, DataError):
+            yield run, _without_data(run, apart)
+        elif apart.largest == 0:
+            count = _played(run, rounds)
+            yield run, Outcome("same", run.key, f"same numbers in {count} rounds")
+        else:
+            yield run, Outcome("stale", run.key, _told(apart, run, rounds))
 
 
-def _told(apart: float, words: str, count: int) -> str:
-    size = "other numbers" if apart == float("inf") else f"differs by {apart:.2g}"
-    return "; ".join(filter(None, [f"{size} in {count} rounds", words]))
+def _played(run: Stored, rounds: int) -> int:
+    return min(rounds, run.told["spec"]["rounds"])
 
 
-def adopt(run: Stored, rounds: int = ROUNDS, tolerance: float = 0.0) -> Outcome:
-    """File a run under today's key where its first rounds are today's, too.
+def _told(apart: Difference, run: Stored, rounds: int) -> str:
+    infinite = apart.largest == float("inf")
+    size = "other numbers" if infinite else f"differs by {apart.largest:.2g}"
+    words = f"{size} in {_played(run, rounds)} rounds"
+    return "; ".join(filter(None, [words, apart.words]))
 
-    Its published record is replaced. In the cache it is copied, without its models
-    where numbers have moved. Figures that name it by its key name the new one.
+
+def _without_data(run: Stored, error: DataError) -> Outcome:
+    return Outcome("stale", run.key, " ".join(str(error).split()))
+
+
+def adopt(
+    runs: Sequence[Stored],
+    rounds: int = ROUNDS,
+    tolerance: float = 0.0,
+    jobs: int = 1,
+) -> Iterator[tuple[Stored, Outcome]]:
+    """File runs under today's keys where their first rounds are today's, too.
+
+    The published record of a run is replaced. In the cache it is copied, without its
+    models where numbers have moved. Figures that name it by its key name the new one.
 
     Parameters
     ----------
@@ -92,29 +149,39 @@ def adopt(run: Stored, rounds: int = ROUNDS, tolerance: float = 0.0) -> Outcome:
     tolerance : float >= 0
         How far numbers may be apart (``compare.largest_difference``), for a change of
         arithmetic that was meant; 0: not at all.
-
-    Raises
-    ------
-    DataError
-        The data set is missing.
+    jobs : int >= 1
+        Processes that play. This one files what they found, run by run.
     """
-    found = _settled(run)
-    if found is not None:
-        return found
-    count = min(rounds, run.told["spec"]["rounds"])
-    apart, words = difference(run, count)
-    if apart > tolerance:
-        return Outcome("stale", run.key, _told(apart, words, count))
+    open_runs = [run for run in runs if _settled(run) is None]
+    played = _differences(open_runs, rounds, jobs)
+    waiting = {run.key for run in open_runs}
+    for run in runs:
+        apart = next(played) if run.key in waiting else None
+        settled = _settled(run)  # again: a run before it may have taken its key
+        if settled is not None:
+            yield run, settled
+        elif isinstance(apart, DataError):
+            yield run, _without_data(run, apart)
+        else:
+            assert apart is not None
+            yield run, _filed(run, apart, rounds, tolerance)
+
+
+def _filed(run: Stored, apart: Difference, rounds: int, tolerance: float) -> Outcome:
+    """File a run whose first rounds were played under today's key, if they agree."""
+    if apart.largest > tolerance:
+        return Outcome("stale", run.key, _told(apart, run, rounds))
     spec = Spec.model_validate(run.told["spec"])
     now = json.loads(json.dumps(runner.identity(spec)))
     key = published.key_of(now)
+    count = _played(run, rounds)
     voucher = Voucher(
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
         key_before=_key_told(run),
         code_before=run.told["code"],
         code_after=now["code"],
         rounds=count,
-        largest_difference=apart,
+        largest_difference=apart.largest,
         tolerance=tolerance,
     )
     if run.results:
@@ -122,7 +189,8 @@ def adopt(run: Stored, rounds: int = ROUNDS, tolerance: float = 0.0) -> Outcome:
     if run.cache:
         _carry(run, now, key, voucher)
     named = _rename_in_figures(run.key, key)
-    words = f"same numbers in {count} rounds" if apart == 0 else _told(apart, "", count)
+    same = f"same numbers in {count} rounds"
+    words = _told(Difference(apart.largest, ""), run, rounds) if apart.largest else same
     words += f", named in {named} figures" if named else ""
     return Outcome("adopted", key, f"{words}; now {key}")
 

@@ -48,11 +48,22 @@ def act(monkeypatch):
     return change
 
 
+def adopt(run, *given, **named):
+    ((same, outcome),) = adoption.adopt([run], *given, **named)
+    assert same is run
+    return outcome
+
+
+def verify(run, rounds):
+    ((_, outcome),) = adoption.verify([run], rounds)
+    return outcome
+
+
 def test_a_comment_changes_nothing(run, edit, monkeypatch):
     edit(PLACE[0], "def client(", "# Why clients do so\ndef client(")
     monkeypatch.setattr(runner, "first_rounds", refuse)
     assert stored.why_stale(run.told) == ""
-    assert adoption.adopt(run) == ("current", run.key, "current")
+    assert adopt(run) == ("current", run.key, "current")
 
 
 def test_a_run_of_same_numbers_gets_the_new_key_everywhere(run, edit, monkeypatch):
@@ -63,7 +74,7 @@ def test_a_run_of_same_numbers_gets_the_new_key_everywhere(run, edit, monkeypatc
     after = key_now(run)
     assert after != run.key
     assert stored.why_stale(run.told) == "code"
-    status, key, words = adoption.adopt(run)
+    status, key, words = adopt(run)
     assert (status, key) == ("adopted", after)
     assert words == f"same numbers in 3 rounds, named in 1 figures; now {after}"
     monkeypatch.setattr(runner, "_compute", refuse)
@@ -86,16 +97,16 @@ def test_a_run_of_same_numbers_gets_the_new_key_everywhere(run, edit, monkeypatc
     with published.unread():
         cached = runner.run(spec)
     assert compare.largest_difference(published.compact(cached.log), found.log()) == 0
-    assert adoption.adopt(found).status == "current"
-    assert adoption.adopt(only("cache")).words == f"the cache has it as {after}"
+    assert adopt(found).status == "current"
+    assert adopt(only("cache")).words == f"the cache has it as {after}"
 
 
 def test_vouchers_chain(run, edit):
     edit(*PLACE)
-    adoption.adopt(run)
+    adopt(run)
     between = only()
     edit(PLACE[0], "def models(", "def models_of(")
-    adoption.adopt(between, rounds=2)
+    adopt(between, rounds=2)
     last = only()
     one, two = last.told["vouchers"]
     assert [one["key_before"], two["key_before"]] == [run.key, between.key]
@@ -111,7 +122,7 @@ def test_a_run_that_was_only_copied_to_its_key_is_vouched_for(own_cache, edit):
     runner.folder(spec).parent.joinpath(before).rename(runner.folder(spec))
     run = only("cache")
     assert (run.key, stored.why_stale(run.told)) == (runner.key(spec), "code")
-    assert adoption.adopt(run).status == "adopted"
+    assert adopt(run).status == "adopted"
     found = only("cache")
     assert (found.key, stored.why_stale(found.told)) == (runner.key(spec), "")
     assert found.told["vouchers"][0]["key_before"] == before
@@ -122,7 +133,7 @@ def test_a_run_that_was_only_copied_to_its_key_is_vouched_for(own_cache, edit):
 def test_a_changed_loss_is_found(run, edit, act):
     edit(*PLACE)
     act(1e-6)
-    status, key, words = adoption.adopt(run)
+    status, key, words = adopt(run)
     assert (status, key) == ("stale", run.key)
     assert "differs by" in words
     assert only().key == run.key
@@ -133,15 +144,15 @@ def test_what_acts_after_the_rounds_that_are_played_is_not_seen(run, edit, act):
     """A named limit: play as many rounds as a change needs."""
     edit(*PLACE)
     act(1.0, since=ROUNDS)
-    assert adoption.adopt(run, rounds=ROUNDS).status == "stale"
-    assert adoption.adopt(run, rounds=ROUNDS - 1).status == "adopted"
+    assert adopt(run, rounds=ROUNDS).status == "stale"
+    assert adopt(run, rounds=ROUNDS - 1).status == "adopted"
 
 
 def test_a_tolerance_takes_a_change_of_arithmetic_and_is_written_down(run, edit, act):
     edit(*PLACE)
     act(1e-4)
-    assert adoption.adopt(run, tolerance=1e-5).status == "stale"
-    assert adoption.adopt(run, tolerance=1e-3).status == "adopted"
+    assert adopt(run, tolerance=1e-5).status == "stale"
+    assert adopt(run, tolerance=1e-3).status == "adopted"
     found = only()
     (voucher,) = found.told["vouchers"]
     assert voucher["tolerance"] == 1e-3
@@ -150,10 +161,22 @@ def test_a_tolerance_takes_a_change_of_arithmetic_and_is_written_down(run, edit,
 
 
 def test_verify_plays_again_and_finds_what_is_wrong(run, act):
-    assert adoption.verify(run, 99).status == "same"
+    assert verify(run, 99).status == "same"
     act(1e-6, since=4)
-    assert adoption.verify(run, 3).status == "same"
-    assert adoption.verify(run, 4).status == "stale"
+    assert verify(run, 3).status == "same"
+    assert verify(run, 4).status == "stale"
+
+
+@pytest.mark.slow
+def test_processes_play_side_by_side_and_answer_in_order(run):
+    other = runner.run(small(rounds=ROUNDS, seed=1)).key
+    first, third = stored.select([run.key, other])
+    data = third.told | {"data": ["x"]}
+    second = third._replace(key="f" * 20, told=data)
+    outcomes = list(adoption.verify([first, second, third], 3, jobs=2))
+    assert [run for run, _ in outcomes] == [first, second, third]
+    statuses = [outcome.status for _, outcome in outcomes]
+    assert statuses == ["same", "stale", "same"]
 
 
 def test_a_run_on_other_data_or_of_another_partition_is_not_played(run, monkeypatch):
@@ -167,7 +190,7 @@ def test_a_run_on_other_data_or_of_another_partition_is_not_played(run, monkeypa
 def test_settings_that_no_longer_exist_are_named(run):
     gone = run.told | {"spec": run.told["spec"] | {"warmth": 1}}
     assert "warmth" in stored.why_stale(gone)
-    status, _, words = adoption.adopt(run._replace(told=gone))
+    status, _, words = adopt(run._replace(told=gone))
     assert status == "stale"
     assert "warmth" in words
 
