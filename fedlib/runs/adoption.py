@@ -75,7 +75,8 @@ def _differences(
 ) -> Iterator[Difference | DataError]:
     """Play runs' first rounds on several processes; errors come in their place."""
     work = (joblib.delayed(_difference_or_error)(run, rounds) for run in runs)
-    return iter(joblib.Parallel(jobs, return_as="generator")(work))
+    found: Any = joblib.Parallel(jobs, return_as="generator")(work)
+    return iter(found)
 
 
 def _difference_or_error(run: Stored, rounds: int) -> Difference | DataError:
