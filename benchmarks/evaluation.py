@@ -18,6 +18,7 @@ import pandas as pd
 import torch
 
 from fedlib import papers, registry
+from fedlib.data import facts
 from fedlib.draw import plot
 from fedlib.runs.federation import federation
 
@@ -63,12 +64,12 @@ def measure(dataset: str, method: str) -> dict:
 
 def write(frame: pd.DataFrame, name: str) -> None:
     """Write the numbers and a figure of the shares."""
-    shown = frame.assign(method=frame["method"].map(registry.title))
+    titles = {name: facts(name).title for name in frame["dataset"].unique()}
     fig, _ = plot.bars(
-        shown,
+        frame.replace({"dataset": titles}),
         x="method",
         y="share",
-        group="dataset",
+        group="dataset" if len(titles) > 1 else None,
         ylabel="Evaluation (% of a round)",
         wide=True,
     )

@@ -153,6 +153,11 @@ def main() -> None:
         print(
             f"{label}: seconds per round grow with {against} to the power {slope:.2f}"
         )
+    write(frame, against)
+
+
+def write(frame: pd.DataFrame, against: str) -> None:
+    """Write the numbers and a figure of time and memory, all axes logarithmic."""
     beyond = frame["peak_mib"] - frame["imports_mib"]
     shown = pd.concat(
         [
