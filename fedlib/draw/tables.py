@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 SIZES = ((0.147, "negligible"), (0.33, "small"), (0.474, "medium"), (math.inf, "large"))
 # Stands below a table in which anything could be marked
@@ -54,6 +53,8 @@ def compare(x: Any, y: Any) -> Comparison:
     ValueError
         An empty sample, or a value that is not finite.
     """
+    from scipy import stats  # a second to import, and few tables compare
+
     x, y = _sample("x", x), _sample("y", y)
     p = float(stats.ranksums(x, y).pvalue)
     delta = float(np.sign(x[:, None] - y[None, :]).mean())

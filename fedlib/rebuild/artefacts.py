@@ -208,7 +208,7 @@ def used(notebook: Path) -> list[Place]:
     SyntaxError
         A cell is not Python, even after IPython's commands are translated.
     """
-    cells = [c for c in parameters.read(notebook).cells if c.cell_type == "code"]
+    cells = [c for c in parameters.read(notebook) if c.cell_type == "code"]
     translate = TransformerManager().transform_cell
     return used_by("\n".join(translate(cell.source) for cell in cells))
 
@@ -224,11 +224,11 @@ def _code(artefact: Artefact, methods: set[str]) -> Code:
 
 def _code_hash(notebook: Path) -> str:
     """Return a hash of the code cells; the parameters are compared by value."""
-    content = parameters.read(notebook)
-    tagged = parameters.tagged_cell(notebook, content)
+    cells = parameters.read(notebook)
+    tagged = parameters.tagged_cell(notebook, cells)
     code = [
         cell.source
-        for index, cell in enumerate(content.cells)
+        for index, cell in enumerate(cells)
         if cell.cell_type == "code" and index != tagged
     ]
     return hashlib.sha256(json.dumps(code).encode()).hexdigest()[:16]

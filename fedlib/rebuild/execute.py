@@ -1,4 +1,8 @@
-"""Notebooks that are executed, here or in processes beside each other."""
+"""Notebooks that are executed, here or in processes beside each other.
+
+papermill takes seconds to import, so it is where a notebook is executed, not where all
+are found to be current.
+"""
 
 import time
 from collections.abc import Callable, Iterator
@@ -6,11 +10,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
-
-import nbformat
-import papermill
-from nbclient.exceptions import CellTimeoutError, DeadKernelError
-from papermill.exceptions import PapermillExecutionError
 
 from fedlib.data import DataError
 from fedlib.rebuild import artefacts, parameters
@@ -70,6 +69,10 @@ def executed(artefact: Artefact) -> Executed:
 
 def _execute(artefact: Artefact) -> list[Path]:
     """Execute a notebook and return the output files that it wrote."""
+    import papermill
+    from nbclient.exceptions import CellTimeoutError, DeadKernelError
+    from papermill.exceptions import PapermillExecutionError
+
     executed = paths.cache_dir().resolve() / "executed" / artefact.preset
     executed = executed / f"{artefact.name}.ipynb"
     executed.parent.mkdir(parents=True, exist_ok=True)
@@ -105,6 +108,10 @@ def _named(executed: Path, error: Exception) -> Exception:
     behind it "completed"; of what IPython only prints, such as an unknown magic, it has
     no words.
     """
+    import nbformat
+    from nbclient.exceptions import DeadKernelError
+    from papermill.exceptions import PapermillExecutionError
+
     if isinstance(error, PapermillExecutionError) and error.evalue:
         return error
     content = nbformat.read(executed, as_version=4)
@@ -144,11 +151,13 @@ def _marks(artefact: Artefact) -> dict[Path, tuple[int, int]]:
 
 def message(artefact: Artefact, error: Exception) -> str:
     """Return one line; for an error in a cell, with the cell's number."""
+    from papermill.exceptions import PapermillExecutionError
+
     if isinstance(error, PapermillExecutionError):
-        content = parameters.read(artefact.notebook)
-        tagged = parameters.tagged_cell(artefact.notebook, content)
+        cells = parameters.read(artefact.notebook)
+        tagged = parameters.tagged_cell(artefact.notebook, cells)
         place = error.cell_index - (error.cell_index > tagged)  # one cell was injected
-        number = sum(c.cell_type == "code" for c in content.cells[: place + 1])
+        number = sum(c.cell_type == "code" for c in cells[: place + 1])
         text = f"code cell {number}: {error.ename}: {error.evalue}"
     elif isinstance(error, ExceptionGroup):  # of runs, each named
         text = error.message

@@ -9,11 +9,10 @@ import ast
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import nbformat
 import numpy as np
 import yaml
 
@@ -40,6 +39,14 @@ class Parameter(NamedTuple):
     sample: Any  # a value of the expected type; None when any value is legal
     optional: bool  # whether None is legal
     annotation: str = ""
+
+
+class Cell(NamedTuple):
+    """A cell of a notebook."""
+
+    cell_type: str  # "code", "markdown" or "raw"
+    source: str
+    tags: list[str]
 
 
 class _Unfit(Exception):
@@ -93,22 +100,32 @@ def _refuse_stray(name: str, whole: Any, part: Any) -> None:
             )
 
 
-def read(notebook: Path) -> nbformat.NotebookNode:
-    """Return a notebook's content.
+def read(notebook: Path) -> list[Cell]:
+    """Return a notebook's cells.
 
     Raises
     ------
     SettingError
-        The file is not a notebook.
+        The file is not a notebook of format 4.
     """
-    try:
-        return nbformat.read(notebook, as_version=4)
-    except nbformat.reader.NotJSONError as error:
+    try:  # nbformat takes seconds to import
+        content = json.loads(notebook.read_text(encoding="utf-8"))
+        if content["nbformat"] != 4:
+            raise SettingError(f"{notebook.name}: not a notebook of format 4")
+        return [
+            Cell(
+                cell["cell_type"],
+                "".join(cell["source"]),
+                cell["metadata"].get("tags", []),
+            )
+            for cell in content["cells"]
+        ]
+    except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
         raise SettingError(f"{notebook.name}: not a notebook") from error
 
 
-def tagged_cell(notebook: Path, content: nbformat.NotebookNode) -> int:
-    """Return the index of the one cell tagged ``parameters``.
+def tagged_cell(notebook: Path, cells: Sequence[Cell]) -> int:
+    """Return the index of the one code cell tagged ``parameters``.
 
     Raises
     ------
@@ -117,8 +134,8 @@ def tagged_cell(notebook: Path, content: nbformat.NotebookNode) -> int:
     """
     found = [
         index
-        for index, cell in enumerate(content.cells)
-        if cell.cell_type == "code" and TAG in cell.metadata.get("tags", [])
+        for index, cell in enumerate(cells)
+        if cell.cell_type == "code" and TAG in cell.tags
     ]
     if len(found) != 1:
         raise SettingError(
@@ -135,8 +152,8 @@ def declared(notebook: Path) -> dict[str, Parameter]:
     SettingError
         Not exactly one tagged cell, or a line in it that is not ``name = literal``.
     """
-    content = read(notebook)
-    return declared_in(content.cells[tagged_cell(notebook, content)].source, notebook)
+    cells = read(notebook)
+    return declared_in(cells[tagged_cell(notebook, cells)].source, notebook)
 
 
 def declared_in(

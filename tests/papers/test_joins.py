@@ -227,13 +227,13 @@ def written(runs, monkeypatch):
         if seeds := artefact.parameters.get("seeds"):  # one, to be quick
             changed["seeds"] = seeds[:1]
             artefact = artefacts.prepare(f"{paper}/{name}", "paper", changed)
-        content = parameters.read(artefact.notebook)
-        tagged = parameters.tagged_cell(artefact.notebook, content)
-        executed = ["", content.cells[tagged].source]  # as a kernel keeps them
+        cells = parameters.read(artefact.notebook)
+        tagged = parameters.tagged_cell(artefact.notebook, cells)
+        executed = ["", cells[tagged].source]  # as a kernel keeps them
         space = {**artefact.parameters, "In": executed}
         kernel = SimpleNamespace(user_ns=space)
         monkeypatch.setattr(notebook, "get_ipython", lambda: kernel)
-        for at, cell in enumerate(content.cells):
+        for at, cell in enumerate(cells):
             if cell.cell_type == "code" and at != tagged:
                 source = TransformerManager().transform_cell(cell.source)
                 exec(compile(source, name, "exec"), space)

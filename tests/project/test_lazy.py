@@ -84,6 +84,12 @@ def test_settings_and_runs_import_no_library_of_another_reader_or_a_table():
     assert not papers & {"torch._dynamo", "matplotlib", "papermill", "IPython"}
 
 
+def test_what_is_current_is_found_without_what_executes_notebooks():
+    found = imported_by("from fedlib.rebuild import make")
+    assert "torch" in found
+    assert not found & {"papermill", "nbformat", "scipy", "sklearn", "matplotlib"}
+
+
 @pytest.mark.parametrize("what", ["artefacts", "notebooks", "methods", "datasets"])
 def test_a_list_takes_less_than_two_seconds_of_the_processor(what):
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
