@@ -189,13 +189,17 @@ class Context(Generic[HP]):
         return blank_moments(state, self.net.buffers, self.training)
 
     def init_clients(self, common: bool) -> State:
-        """Draw the clients' first weights: one common draw, or one each."""
+        """Draw the clients' first weights: one common draw, or one each.
+
+        Of a common draw nothing is copied: rows share one memory.
+        """
         own = range(self.clients) if self.drawn is None else self.drawn
         names = ["common"] if common else list(own)
         first = self.net.init(generator(self.seed, "init", names[0]))
-        states = {
-            k: v.expand(len(own), *v.shape).contiguous() for k, v in first.items()
-        }
+        states = {k: v.expand(len(own), *v.shape) for k, v in first.items()}
+        if common:
+            return states
+        states = {k: v.contiguous() for k, v in states.items()}
         for row, name in enumerate(names[1:], 1):
             for k, v in self.net.init(generator(self.seed, "init", name)).items():
                 states[k][row] = v

@@ -574,6 +574,14 @@ def test_counters_start_fresh_for_every_client():
     assert right["samples"].tolist() == [10, 10]
 
 
+def test_common_first_weights_stand_in_the_memory_of_one_client():
+    ctx = toy_context(registry.method("fedavg"), 3)
+    for common, owners in ((True, 1), (False, 3)):
+        state = ctx.init_clients(common)
+        held = sum(v.untyped_storage().nbytes() for v in state.values())
+        assert held == owners * sum(v[0].nbytes for v in state.values())
+
+
 def test_own_class_rules_never_leave_the_clients_classes():
     method = registry.method("fedavg")
     shards = toy_shards([40, 40])
