@@ -39,6 +39,7 @@ RUNS = {
     "FedAvg, all": ("fedavg", 1.0),
     "FedMPS, all": ("fedmps", 1.0),
 }
+FIRST = {"fedavg": {"common_init": True}}  # FedMPS's program draws one for each client
 FEW, MANY, CLASSES = 20, 1000, 10
 AGAINST = {  # at which numbers, and which runs
     "clients": ([20, 100, 300, 1000], [*RUNS]),
@@ -68,7 +69,9 @@ def noise(clients: int, each: int, classes: int, like: Shards) -> Shards:
 
 def made(method: str, clients: int, share: float, classes: int) -> Federation:
     """Return a federation of so many clients and classes."""
-    fed = federation(papers.fedmps("noise", method, participation=share))
+    fed = federation(
+        papers.fedmps("noise", method, participation=share, hp=FIRST.get(method, {}))
+    )
     train = noise(clients, TRAIN, classes, fed.train)
     test = noise(clients, TEST, classes, fed.test)
     owns = train.label_counts(classes) > 0
