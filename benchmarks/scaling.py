@@ -27,8 +27,8 @@ import torch
 
 from fedlib import papers
 from fedlib.core import nets
-from fedlib.core.local import Shards
 from fedlib.core.rng import generator
+from fedlib.core.shards import Shards
 from fedlib.draw import plot
 from fedlib.runs import runner
 from fedlib.runs.federation import Federation, federation

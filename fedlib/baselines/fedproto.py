@@ -108,11 +108,11 @@ def client(
 ) -> Turn[Client, Up]:
     """Box 2 and 3."""
 
-    def loss(state, x, y, extra):
-        out = ctx.net(state, x, train=True)
+    def loss(state, batch):
+        out = ctx.net(state, batch.x, train=True)
         terms = {
-            "supervised": cross_entropy(out.logits, y),
-            "pull": protos.pull(out.high, y, down.protos),
+            "supervised": cross_entropy(out.logits, batch.y),
+            "pull": protos.pull(out.high, batch.y, down.protos),
         }
         total = terms["supervised"] + ctx.hp.proto_weight * terms["pull"]  # Eq. (7)
         return Losses(total, terms, {"high": out.high})

@@ -55,9 +55,9 @@ def train_part(
         return state, {}
     frozen = ctx.net.init_names() - free - ctx.net.buffers
 
-    def loss(state, x, y, extra):
+    def loss(state, batch):
         state = {k: v.detach() if k in frozen else v for k, v in state.items()}
-        supervised = cross_entropy(ctx.net(state, x, train=True).logits, y)
+        supervised = cross_entropy(ctx.net(state, batch.x, train=True).logits, batch.y)
         return Losses(supervised, {f"{part}_supervised": supervised}, {})
 
     steps = ctx.training.local_steps and epochs * ctx.training.local_steps

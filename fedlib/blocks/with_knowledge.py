@@ -64,13 +64,13 @@ def client_with(
     hp, (means, _) = ctx.hp, parts(down.protos)
     row = partial(knowledge, temperature=hp.temperature)
 
-    def loss(state, x, y, extra):
-        out = ctx.net(state, x, train=True)
+    def loss(state, batch):
+        out = ctx.net(state, batch.x, train=True)
         logits = ctx.net.head(ctx.net.head_state(state), means.mean, train=True)
         terms = {
-            "supervised": cross_entropy(out.logits, y),
+            "supervised": cross_entropy(out.logits, batch.y),
             "soft": soft_term(logits),
-            "pull": protos.pull(out.high, y, means, distance),
+            "pull": protos.pull(out.high, batch.y, means, distance),
         }
         total = terms["supervised"] + hp.soft_weight * terms["soft"]
         total = total + hp.proto_weight * terms["pull"]

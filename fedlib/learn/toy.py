@@ -15,12 +15,13 @@ from torch import nn
 
 from fedlib import registry
 from fedlib.core.layers import Conv2d, Linear, MaxPool2d
-from fedlib.core.local import Shards, Training
 from fedlib.core.log import Log
 from fedlib.core.messages import Size
 from fedlib.core.method import Context, Round
 from fedlib.core.nets import Net, TwoLevel
 from fedlib.core.readouts import Models, Rule
+from fedlib.core.shards import Shards
+from fedlib.core.training import Training
 from fedlib.core.tree import flatten
 from fedlib.data import load
 from fedlib.partitions import Partition

@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 
 from fedlib import papers, registry
-from fedlib.core.local import Training
+from fedlib.core.training import Training
 from fedlib.data import Facts, facts
 from fedlib.partitions import SCHEMES
 from fedlib.runs.many import run_many

@@ -9,8 +9,8 @@ from sklearn.manifold import TSNE
 from torch import Tensor
 
 from fedlib.core.embed import forward, padded
-from fedlib.core.local import Shards
 from fedlib.core.nets import Out
+from fedlib.core.shards import Shards
 from fedlib.runs.runner import Final
 
 Which = Literal["personal", "global", "received"]

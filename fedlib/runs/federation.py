@@ -10,13 +10,13 @@ from torch import Tensor
 from fedlib import registry
 from fedlib.core import nets
 from fedlib.core.augment import Augment, apply_augment, draw_augment
-from fedlib.core.local import Shards
 from fedlib.core.log import Log
 from fedlib.core.messages import Size, sizes
 from fedlib.core.method import Context, Method, Round, rounds
 from fedlib.core.nets import Net
 from fedlib.core.readouts import Models, evaluate, evaluate_full
 from fedlib.core.rng import generator
+from fedlib.core.shards import Shards
 from fedlib.core.tree import Tree, flatten
 from fedlib.data import Dataset, Transform, load
 from fedlib.partitions import Partition, draw

@@ -168,7 +168,7 @@ def test_the_key_ignores_comments_docstrings_and_layout(before, edit):
         'local = (\n        ctx.hp.buffers == "local")  # or not',
     )
     edit(
-        "fedlib.core.local",
+        "fedlib.core.training",
         '"""How a client trains in one round."""',
         '"""Training."""',
     )
@@ -221,7 +221,7 @@ def test_shared_code_changes_every_key_and_code_without_numbers_none(before, edi
     )
     edit("fedlib.draw.plot", "import", "import os\nimport")
     assert keys() == before
-    edit("fedlib.core.local", "Field(default=0.01", "Field(default=0.02")
+    edit("fedlib.core.training", "Field(default=0.01", "Field(default=0.02")
     after = keys()
     assert all(before[m] != after[m] for m in METHODS)
 

@@ -69,7 +69,7 @@ NO_NUMBER = [
     ("fedlib.core.nets", "Linear(2048, classes)", "Linear(2049, classes)"),
     ("fedlib.registry", "METHODS = {", 'METHODS = {\n    "more": "fedlib.more",'),
     ("fedlib.core.losses", "def supcon", "def more():\n    return 1\n\ndef supcon"),
-    ("fedlib.core.local", '"""How a client', '"""In which way a client'),
+    ("fedlib.core.training", '"""How a client trains in', '"""How one trains in'),
     ("fedlib.core.local", "import torch\n", "import pandas\nimport torch\n"),
     ("fedlib.core.local", "from fedlib.core.tree import Tree, concat",
      "from fedlib.core.tree import State as Unused\n"
@@ -90,8 +90,8 @@ def test_edits_that_move_no_number_change_no_key(before, edit):
     ("module", "old", "new", "changed"),
     [
         ("fedlib.core.layers", "return ", "return 1 and ", None),
-        ("fedlib.core.local", "counted_from = 0 if", "counted_from = 1 if", None),
-        ("fedlib.core.local", "Field(default=0.01", "Field(default=0.02", None),
+        ("fedlib.core.shards", "counted_from = 0 if", "counted_from = 1 if", None),
+        ("fedlib.core.training", "Field(default=0.01", "Field(default=0.02", None),
         ("fedlib.core.rng", "return ", "return 1 and ", None),
         ("fedlib.core.losses", "logits / temperature", "logits * temperature",
          {"fedmps", "fedntd", "fedgkd", "fedgen", "fedgmkd"}),
@@ -257,9 +257,10 @@ from fedlib.core.method import Losses
 {more}
 
 def client(ctx, down, mine, shards):
-    def loss(state, x, y, extra):
+    def loss(state, batch):
         {inside}
-        total = ({use})(cross_entropy(ctx.net(state, x, train=True).logits, y))
+        logits = ctx.net(state, batch.x, train=True).logits
+        total = ({use})(cross_entropy(logits, batch.y))
         return Losses(total, {{"supervised": total}}, {{}})
 
     return shared_model.client_with(ctx, down, mine, shards, loss)
