@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from fedlib.core import nets, protos
 from fedlib.core.local import Cohort, Losses, Task, train_local
 from fedlib.core.losses import cross_entropy
+from fedlib.core.net import Net, State
 from fedlib.core.rng import generator
 from fedlib.core.shards import Shards
 from fedlib.core.training import Training
@@ -79,7 +80,7 @@ class Plain(nn.Module):
 
 
 def plain_round(
-    state: nets.State, shards: Shards, known: protos.Protos | None
+    state: State, shards: Shards, known: protos.Protos | None
 ) -> list[Plain]:
     """Train the clients one after another with an ordinary loop."""
     trained = []
@@ -105,8 +106,8 @@ def plain_round(
 
 
 def cohort_round(
-    net: nets.Net, state: nets.State, shards: Shards, known: protos.Protos | None
-) -> nets.State:
+    net: Net, state: State, shards: Shards, known: protos.Protos | None
+) -> State:
     """Train the clients side by side with the library's loop."""
 
     def loss(weights, batch):

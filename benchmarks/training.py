@@ -28,7 +28,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fedlib import papers
 from fedlib.core import method
 from fedlib.core.local import Batch, Cohort, Task, train_local
-from fedlib.core.nets import Net, State
+from fedlib.core.net import Net, State
 from fedlib.core.shards import Random, plan_of
 from fedlib.core.training import Training
 from fedlib.core.training import optimiser as optimiser_of

@@ -56,7 +56,7 @@ from fedlib.core.averaging import client_weights, mean_model, start
 from fedlib.core.losses import cross_entropy
 from fedlib.core.messages import Model
 from fedlib.core.method import Context, Counted, Logged, Losses, Models, Shards, Turn
-from fedlib.core.nets import State
+from fedlib.core.net import State
 from fedlib.core.protos import Protos
 from fedlib.core.rng import generator
 from fedlib.core.tree import tree_mean

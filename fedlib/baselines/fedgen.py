@@ -69,7 +69,7 @@ from fedlib.core.hyper import HyperParameters
 from fedlib.core.losses import cross_entropy, kl_to_teacher
 from fedlib.core.messages import as_model
 from fedlib.core.method import Context, Counted, Logged, Losses, Shards, Turn
-from fedlib.core.nets import State
+from fedlib.core.net import State
 from fedlib.core.tree import tree_map
 
 

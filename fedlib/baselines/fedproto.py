@@ -45,7 +45,7 @@ from fedlib.core.hyper import HyperParameters
 from fedlib.core.losses import cross_entropy
 from fedlib.core.messages import as_model
 from fedlib.core.method import Context, Counted, Logged, Losses, Method, Shards, Turn
-from fedlib.core.nets import State
+from fedlib.core.net import State
 from fedlib.core.protos import Protos, Weighting
 from fedlib.core.readouts import Models, Rule
 from fedlib.core.tree import tree_map

@@ -36,7 +36,7 @@ from fedlib.blocks.shared_model import Client, Down, Up
 from fedlib.core.averaging import start
 from fedlib.core.losses import cross_entropy
 from fedlib.core.method import Context, Logged, Losses, Shards, Turn
-from fedlib.core.nets import State
+from fedlib.core.net import State
 
 
 class HP(personal_layers.HP):

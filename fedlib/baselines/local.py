@@ -25,7 +25,7 @@ from fedlib.core.method import (
     Shards,
     Turn,
 )
-from fedlib.core.nets import State
+from fedlib.core.net import State
 
 
 class HP(HyperParameters):

@@ -48,7 +48,7 @@ from fedlib.blocks.shared_model import Down, Server, Up
 from fedlib.core.averaging import start
 from fedlib.core.losses import cross_entropy
 from fedlib.core.method import Context, Losses, Shards, Turn
-from fedlib.core.nets import State
+from fedlib.core.net import State
 from fedlib.core.tree import flatten, put, restore, take
 
 

@@ -55,7 +55,7 @@ from fedlib.blocks.virtual_images import Recipe
 from fedlib.core.layers import linear
 from fedlib.core.losses import cross_entropy
 from fedlib.core.method import Context, Losses, Model, Models, Rule, Shards, Turn
-from fedlib.core.nets import Out, State
+from fedlib.core.net import Out, State
 from fedlib.core.rng import generator, seed_of
 
 SECOND = "own.virtual."

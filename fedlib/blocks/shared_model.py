@@ -23,7 +23,7 @@ from fedlib.core.method import (
     Shards,
     Turn,
 )
-from fedlib.core.nets import State
+from fedlib.core.net import State
 from fedlib.core.protos import Weighting
 from fedlib.core.readouts import Models, Rule
 from fedlib.core.tree import Tree, tree_map

@@ -18,7 +18,7 @@ from fedlib.blocks.with_protos import Client, Down, Server, Up
 from fedlib.core import protos
 from fedlib.core.losses import cross_entropy
 from fedlib.core.method import Context, Losses, Models, Shards, Turn
-from fedlib.core.nets import Out
+from fedlib.core.net import Out
 from fedlib.core.protos import Distance, Protos
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from fedlib.core.nets import Net, State
+from fedlib.core.net import Net, State
 from fedlib.core.protos import Protos, class_sums, from_sums
 from fedlib.core.shards import Random, Shards, plan_of, table_of
 from fedlib.core.stacked import Stack

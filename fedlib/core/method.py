@@ -31,7 +31,7 @@ from fedlib.core.local import (
     train_local,
 )
 from fedlib.core.messages import Model, Size, sizes
-from fedlib.core.nets import Net, State
+from fedlib.core.net import Net, State
 from fedlib.core.readouts import Models, Rule
 from fedlib.core.rng import generator
 from fedlib.core.shards import Shards

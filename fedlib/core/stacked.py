@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from fedlib.core.nets import State
+from fedlib.core.net import State
 from fedlib.core.training import Training, optimiser
 from fedlib.core.tree import Tree, take
 

@@ -6,7 +6,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from fedlib.core.nets import State
+from fedlib.core.net import State
 
 
 class Training(BaseModel):

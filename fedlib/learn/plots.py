@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from fedlib import registry
-from fedlib.core.nets import State
+from fedlib.core.net import State
 from fedlib.core.protos import nearest
 from fedlib.draw.plot import CYCLE, MARKERS, PAGE, RC
 from fedlib.learn.toy import CLASSES, OWNED, Played

@@ -18,7 +18,7 @@ from fedlib.core.layers import Conv2d, Linear, MaxPool2d
 from fedlib.core.log import Log
 from fedlib.core.messages import Size
 from fedlib.core.method import Context, Round
-from fedlib.core.nets import Net, TwoLevel
+from fedlib.core.net import Net, TwoLevel
 from fedlib.core.readouts import Models, Rule
 from fedlib.core.shards import Shards
 from fedlib.core.training import Training

@@ -122,7 +122,7 @@ from fedlib.core.method import (
     Trained,
     Turn,
 )
-from fedlib.core.nets import State
+from fedlib.core.net import State
 from fedlib.core.protos import Protos
 from fedlib.core.rng import generator
 from fedlib.core.tree import tree_map, tree_mean

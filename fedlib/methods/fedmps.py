@@ -87,7 +87,7 @@ from fedlib.core.method import (
     Shards,
     Turn,
 )
-from fedlib.core.nets import State
+from fedlib.core.net import State
 from fedlib.core.protos import Protos
 from fedlib.core.rng import generator
 

@@ -125,7 +125,7 @@ from fedlib.core.method import (
     Trained,
     Turn,
 )
-from fedlib.core.nets import State
+from fedlib.core.net import State
 from fedlib.core.protos import Protos
 
 Distance = Literal["l2", "mse"]

@@ -122,7 +122,7 @@ from fedlib.core.method import (
     Shards,
     Turn,
 )
-from fedlib.core.nets import Out, State
+from fedlib.core.net import Out, State
 from fedlib.core.protos import Protos
 from fedlib.core.rng import generator as named_generator
 from fedlib.core.tree import tree_map

@@ -98,7 +98,7 @@ from fedlib.core.method import (
     Trained,
     Turn,
 )
-from fedlib.core.nets import Out, State
+from fedlib.core.net import Out, State
 from fedlib.core.rng import generator
 from fedlib.core.shards import plan_of
 from fedlib.core.tree import stack

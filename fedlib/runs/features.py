@@ -9,7 +9,7 @@ from sklearn.manifold import TSNE
 from torch import Tensor
 
 from fedlib.core.embed import forward, padded
-from fedlib.core.nets import Out
+from fedlib.core.net import Out
 from fedlib.core.shards import Shards
 from fedlib.runs.runner import Final
 

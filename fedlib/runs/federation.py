@@ -13,7 +13,7 @@ from fedlib.core.augment import Augment, apply_augment, draw_augment
 from fedlib.core.log import Log
 from fedlib.core.messages import Size, sizes
 from fedlib.core.method import Context, Method, Round, rounds
-from fedlib.core.nets import Net
+from fedlib.core.net import Net
 from fedlib.core.readouts import Models, evaluate, evaluate_full
 from fedlib.core.rng import generator
 from fedlib.core.shards import Shards

@@ -16,7 +16,8 @@ from types import ModuleType
 
 from fedlib import registry
 from fedlib.core import nets
-from fedlib.core.nets import Parts, Shape
+from fedlib.core.net import Shape
+from fedlib.core.nets import Parts
 from fedlib.partitions import DRAWS, SCHEMES, Partition
 from fedlib.partitions.common import SchemeSettings
 from fedlib.runs.spec import Spec

@@ -30,7 +30,7 @@ from fedlib import partitions, registry
 from fedlib.core import nets
 from fedlib.core.log import Log, Rows
 from fedlib.core.method import Round, draw_cohort
-from fedlib.core.nets import State
+from fedlib.core.net import State
 from fedlib.core.tree import Tree, flatten, restore, take, tree_map
 from fedlib.data import DataError, facts, load, locate
 from fedlib.data.access import absent

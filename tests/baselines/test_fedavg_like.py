@@ -14,7 +14,7 @@ from fedlib.core import nets, readouts
 from fedlib.core.losses import kl_to_teacher
 from fedlib.core.messages import sizes as sizes_of
 from fedlib.core.method import Context, Round, rounds
-from fedlib.core.nets import State
+from fedlib.core.net import State
 from fedlib.core.rng import generator
 from fedlib.core.training import Training
 from fedlib.core.tree import flatten, take

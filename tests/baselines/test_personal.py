@@ -23,7 +23,7 @@ from fedlib.blocks import personal_layers
 from fedlib.core import method, nets, readouts
 from fedlib.core.messages import Model, Size
 from fedlib.core.method import Context, Round, rounds
-from fedlib.core.nets import State
+from fedlib.core.net import Out, State
 from fedlib.core.protos import class_sums, from_sums
 from fedlib.core.rng import seed_of
 from fedlib.core.shards import Shards, plan_of
@@ -74,7 +74,7 @@ def fit(
     shards: Shards,
     batches: list[Tensor],
     free: Collection[str],
-    more: Callable[[nets.Out, Tensor], Tensor | float] = lambda out, y: 0.0,
+    more: Callable[[Out, Tensor], Tensor | float] = lambda out, y: 0.0,
     after: Callable[[State], None] = lambda weights: None,
 ) -> State:
     """Train one client's free weights by torch's SGD on cross-entropy and ``more``."""
