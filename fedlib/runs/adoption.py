@@ -14,7 +14,7 @@ import shutil
 from typing import Any, Literal, NamedTuple
 
 from fedlib.core.method import NonFiniteError
-from fedlib.runs import compare, published, runner
+from fedlib.runs import address, compare, published, runner
 from fedlib.runs.device import chosen, describe, kernel
 from fedlib.runs.published import Voucher
 from fedlib.runs.spec import Spec
@@ -44,7 +44,7 @@ def difference(run: Stored, rounds: int) -> tuple[float, str]:
         How many are played.
     """
     spec = Spec.model_validate(run.told["spec"])
-    now = runner.identity(spec)
+    now = address.identity(spec)
     for name, what in (("data", "other data"), ("partition", "another partition")):
         if json.loads(json.dumps(now[name])) != run.told[name]:
             return float("inf"), what
@@ -106,7 +106,7 @@ def adopt(run: Stored, rounds: int = ROUNDS, tolerance: float = 0.0) -> Outcome:
     if apart > tolerance:
         return Outcome("stale", run.key, _told(apart, words, count))
     spec = Spec.model_validate(run.told["spec"])
-    now = json.loads(json.dumps(runner.identity(spec)))
+    now = json.loads(json.dumps(address.identity(spec)))
     key = published.key_of(now)
     voucher = Voucher(
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -134,7 +134,7 @@ def _settled(run: Stored) -> Outcome | None:
     except ValueError as error:
         words = "settings: " + " ".join(str(error).split())
         return Outcome("stale", run.key, words)
-    key = runner.key(spec)
+    key = address.key(spec)
     if key == run.key and _key_told(run) == key:
         return Outcome("current", key, "current")
     if run.results and published.has(spec, key):
@@ -179,7 +179,7 @@ def _carry(run: Stored, now: dict[str, Any], key: str, voucher: Voucher) -> None
     scratch = here.with_name(f"{key}.adopted")
     shutil.copytree(run.cache, scratch, ignore=shutil.ignore_patterns(*left_out))
     told = json.loads((scratch / "spec.json").read_text(encoding="utf-8")) | now
-    told["sources"] = runner.code_of(Spec.model_validate(now["spec"])).parts
+    told["sources"] = address.code_of(Spec.model_validate(now["spec"])).parts
     told["vouchers"] = [*told.get("vouchers", []), voucher.model_dump()]
     text = json.dumps(told, indent=1, sort_keys=True) + "\n"
     write_text(scratch / "spec.json", text)

@@ -18,7 +18,7 @@ import joblib
 import torch
 from tqdm import tqdm
 
-from fedlib.runs import processes, runner, worker
+from fedlib.runs import address, processes, runner, timings, worker
 from fedlib.runs.cost import Costs, likeness
 from fedlib.runs.device import chosen, of_process
 from fedlib.runs.results import Result
@@ -238,14 +238,14 @@ def _tasks(
             continue
         try:
             if runner.pending([spec]):
-                found[text] = Task(spec, runner.key(spec), 0.0)
+                found[text] = Task(spec, address.key(spec), 0.0)
                 continue
         except Exception as error:  # such as data that are not here
             name = f"{spec.method} on {spec.dataset}, seed {spec.seed}, no key"
             failed[text] = name, error
             continue
         done.add(text)
-        seconds = runner.seconds_per_round(spec)
+        seconds = timings.seconds_per_round(spec)
         if seconds is not None:
             costs.learn(spec, seconds * spec.rounds)
     tasks = list(found.values())

@@ -85,7 +85,7 @@ class Record(BaseModel):
     format: Literal[1] = FORMAT
     key: str = Field(pattern="^[0-9a-f]{20}$")
     spec: dict[str, Any]
-    log_format: int  # ``runner.FORMAT``
+    log_format: int  # ``on_disk.FORMAT``
     data: list[Any]  # fingerprint, mean, std, augment
     partition: list[str]
     code: str  # hash of the code that the key stands for
@@ -100,7 +100,7 @@ class Record(BaseModel):
     vouchers: list[Voucher] = []
 
     def identity(self) -> dict[str, Any]:
-        """Return what the key is a hash of, as ``runner.identity`` does."""
+        """Return what the key is a hash of, as ``address.identity`` does."""
         parts = {name: getattr(self, name) for name in ("spec", "data", "partition")}
         return parts | {"format": self.log_format, "code": self.code}
 

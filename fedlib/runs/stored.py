@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fedlib.core.log import Log
 from fedlib.data import DataError, facts
-from fedlib.runs import published, runner
+from fedlib.runs import address, on_disk, published
 from fedlib.runs.spec import SettingError, Spec
 from fedlib.support.paths import cache_dir
 
@@ -17,7 +17,7 @@ class Stored(NamedTuple):
     """A finished run and what is told of it."""
 
     key: str
-    told: dict[str, Any]  # as ``runner.identity``, with device, versions, vouchers
+    told: dict[str, Any]  # as ``address.identity``, with device, versions, vouchers
     cache: Path | None  # its folder
     results: Path | None  # its published record
 
@@ -139,8 +139,8 @@ def why_stale(told: dict[str, Any]) -> str:
         return "settings: " + " ".join(str(error).split())
     if spec.model_dump(mode="json") != told["spec"]:
         return "settings have come since"
-    if told["format"] != runner.FORMAT:
+    if told["format"] != on_disk.FORMAT:
         return f"format {told['format']}"
     if _fingerprint(spec.dataset) not in ("", told["data"][0]):
         return "other data"
-    return "" if runner.code_of(spec).hash == told["code"] else "code"
+    return "" if address.code_of(spec).hash == told["code"] else "code"

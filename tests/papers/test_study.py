@@ -10,7 +10,7 @@ from fedlib.draw import panels as plot_study
 from fedlib.papers import study
 from fedlib.papers.study import Study, grid, labelled, parsed, placed
 from fedlib.rebuild import artefacts
-from fedlib.runs import features, reports, runner
+from fedlib.runs import address, features, reports, runner
 from fedlib.runs.spec import SettingError
 
 P = {
@@ -270,7 +270,7 @@ def test_a_study_runs_and_its_models_are_kept():
     assert [d.name for d in found.data] == ["digits"]
     assert set(found.curves()["round"]) == {1, 2}
     spec = found.results[0].spec
-    kept = runner.folder(spec) / "final.safetensors"
+    kept = address.folder(spec) / "final.safetensors"
     assert kept.exists()
     first = features.features(runner.final(spec), "global", per_class=3)
     assert torch.bincount(first.y).max() == 3
