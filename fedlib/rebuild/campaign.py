@@ -23,7 +23,7 @@ from fedlib.data import DataError
 from fedlib.papers import TABLES, budget
 from fedlib.rebuild.artefacts import prepare
 from fedlib.rebuild.costs import text_of
-from fedlib.rebuild.scoreboard import Printed, printed_accuracies
+from fedlib.rebuild.our_runs import Printed, printed_accuracies
 from fedlib.runs import address, checkpoints, many, published, runner, timings
 from fedlib.runs.cost import Costs, likeness
 from fedlib.runs.device import chosen

@@ -29,7 +29,7 @@ from fedlib.papers import study
 from fedlib.papers.fedmps import tables
 from fedlib.papers.fedpa import generated
 from fedlib.papers.source import Accuracies, Origin, Source
-from fedlib.rebuild import artefacts, notebook, parameters, scoreboard
+from fedlib.rebuild import artefacts, notebook, our_runs, parameters, scoreboard
 from fedlib.runs import reports
 from fedlib.runs.results import Result
 from fedlib.runs.spec import Spec
@@ -383,7 +383,7 @@ def test_each_number_meets_the_run_with_its_settings_and_no_other(
 ):
     written(paper, table)
     found = Written(runs)
-    ran = scoreboard.runs("paper")
+    ran = our_runs.runs("paper")
     for each in (s for s in SOURCES if (s.paper, s.table) == (paper, table)):
         figures = paths.figures_dir() / "paper"
         cells = scoreboard._cells(each, figures, ran)

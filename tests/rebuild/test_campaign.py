@@ -11,7 +11,7 @@ from fedlib import papers
 from fedlib.cli import main
 from fedlib.rebuild import campaign
 from fedlib.rebuild.campaign import CUT, RELEASED, Batch, Planned
-from fedlib.rebuild.scoreboard import printed_accuracies
+from fedlib.rebuild.our_runs import printed_accuracies
 from fedlib.runs import address, checkpoints, many, published, runner
 from fedlib.runs.spec import SettingError, Spec
 from fedlib.support import paths
