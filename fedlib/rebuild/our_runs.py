@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from fedlib import papers, registry
-from fedlib.papers import TABLES, budget, study
+from fedlib.papers import TABLES, budget, placing
 from fedlib.papers.source import Accuracies
 from fedlib.partitions import SCHEMES
 from fedlib.runs import published
@@ -114,7 +114,7 @@ def setting(
     text = text_of(source, wanted)
     if text is None:
         return None
-    method, switches = study.parsed(text)
+    method, switches = placing.parsed(text)
     if variant is not None:
         if "variant" not in registry.method(method).hp.model_fields:
             return None
@@ -126,8 +126,8 @@ def setting(
         given["scheme"] = wanted["partition"]
     if wanted.get("rounds"):  # until which it ran; 0 where nothing is sent
         given["rounds"] = int(wanted["rounds"])
-    general, hp = study.told(source.paper, method, switches)
-    changes = study.placed(source.paper, dataset, method, given | general)
+    general, hp = placing.switched(source.paper, method, switches)
+    changes = placing.placed(source.paper, dataset, method, given | general)
     changes["hp"] = changes.get("hp", {}) | hp
     return papers.BUILDERS[source.paper](dataset, method, **changes)
 

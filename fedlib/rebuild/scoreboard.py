@@ -18,7 +18,7 @@ import pandas as pd
 
 from fedlib import registry
 from fedlib.data import DATASETS
-from fedlib.papers import study
+from fedlib.papers import placing
 from fedlib.papers.source import Accuracies, Kind, Origin, Source
 from fedlib.rebuild import our_rows, our_runs
 from fedlib.rebuild.our_rows import SETTINGS
@@ -192,7 +192,7 @@ def _by_runs(
     for wanted in table.to_dict("records"):
         told = {name: value for name, value in wanted.items() if not pd.isna(value)}
         text = our_runs.text_of(source, told)
-        method = None if text is None else study.parsed(text)[0]
+        method = None if text is None else placing.parsed(text)[0]
         there = ran.get(told["dataset"], [])
         there = [run for run in there if run.spec.method == method]
         own = released = Found()

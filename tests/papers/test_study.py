@@ -8,7 +8,8 @@ import torch
 from fedlib import papers
 from fedlib.draw import panels as plot_study
 from fedlib.papers import study
-from fedlib.papers.study import Study, grid, labelled, parsed, placed
+from fedlib.papers.placing import labelled, parsed, placed
+from fedlib.papers.study import Study, grid
 from fedlib.rebuild import artefacts
 from fedlib.runs import address, features, reports, runner
 from fedlib.runs.spec import SettingError
