@@ -29,7 +29,7 @@ from fedlib import papers
 from fedlib.core import nets
 from fedlib.core.rng import generator
 from fedlib.core.shards import Shards
-from fedlib.draw import plot
+from fedlib.draw import plot, saving
 from fedlib.runs import runner
 from fedlib.runs.federation import Federation, federation
 
@@ -172,7 +172,7 @@ def main() -> None:
     for ax in fig.axes:
         ax.set(xscale="log", yscale="log")
     name = "scaling" if against == "clients" else f"scaling_{against}"
-    plot.save(fig, frame, OUT / name)
+    saving.save(fig, frame, OUT / name)
 
 
 if __name__ == "__main__":

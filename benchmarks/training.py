@@ -33,7 +33,7 @@ from fedlib.core.shards import Random, plan_of
 from fedlib.core.training import Training
 from fedlib.core.training import optimiser as optimiser_of
 from fedlib.core.tree import take
-from fedlib.draw import plot
+from fedlib.draw import plot, saving
 from fedlib.runs import device
 from fedlib.runs.federation import federation
 from fedlib.runs.spec import Spec
@@ -231,7 +231,7 @@ def main() -> None:
             wide=True,
         )
         OUT.mkdir(parents=True, exist_ok=True)
-        plot.save(fig, table, OUT / name)
+        saving.save(fig, table, OUT / name)
 
 
 if __name__ == "__main__":

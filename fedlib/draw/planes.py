@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from fedlib.draw import plot
-from fedlib.draw.plot import PAGE, RC
+from fedlib.draw.looks import PAGE, RC
 
 SIDE = 1.55  # inches: height of a panel
 IN_A_ROW = 13  # classes in a row of the legend

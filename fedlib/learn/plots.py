@@ -20,7 +20,7 @@ from torch import Tensor
 from fedlib import registry
 from fedlib.core.net import State
 from fedlib.core.protos import nearest
-from fedlib.draw.plot import CYCLE, MARKERS, PAGE, RC
+from fedlib.draw.looks import CYCLE, MARKERS, PAGE, RC
 from fedlib.learn.toy import CLASSES, OWNED, Played
 
 GRID = 160  # points across a panel

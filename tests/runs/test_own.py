@@ -9,7 +9,7 @@ import torch
 from fedlib import data, federation, papers, registry
 from fedlib.core import nets
 from fedlib.data import DataError
-from fedlib.draw import plot
+from fedlib.draw import looks
 from fedlib.partitions import DRAWS, SCHEMES, common
 from fedlib.runs import address, own
 from fedlib.runs.many import run_many
@@ -103,9 +103,9 @@ def test_other_processes_know_what_is_added():
 
 
 def test_it_is_drawn_with_a_look_of_its_own():
-    looks = {name: plot.style(name) for name in registry.METHODS}
-    assert looks["fedavgm"].label == "FedAvgM"
-    marks = {(s.marker, s.line) for s in looks.values()}
+    drawn = {name: looks.style(name) for name in registry.METHODS}
+    assert drawn["fedavgm"].label == "FedAvgM"
+    marks = {(s.marker, s.line) for s in drawn.values()}
     assert len(marks) == len(registry.METHODS)
 
 
