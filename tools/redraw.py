@@ -24,7 +24,7 @@ from fedlib.papers.fedpg import privacy
 from fedlib.papers.gfpl import plots
 from fedlib.papers.ours import leaderboard_plots, leaks_plots
 from fedlib.rebuild import captions
-from fedlib.runs import reports
+from fedlib.runs import titles
 from fedlib.support import paths
 
 FOLDER = paths.ROOT / "figures" / "cpu"
@@ -32,7 +32,7 @@ Drawing = tuple[Figure, pd.DataFrame]
 
 
 def _curves(df: pd.DataFrame, **options: Any) -> Drawing:
-    titles = {n: reports.logged_title(n) for n in df["panel"].unique() if n.islower()}
+    titles = {n: titles.logged_title(n) for n in df["panel"].unique() if n.islower()}
     return plot.curves(df.replace({"panel": titles}), **options)
 
 

@@ -19,7 +19,7 @@ from fedlib.papers import TABLES, budget, placing
 from fedlib.papers.source import Accuracies
 from fedlib.partitions import SCHEMES
 from fedlib.runs import published
-from fedlib.runs.reports import reference
+from fedlib.runs.beside import reference
 from fedlib.runs.spec import SettingError, Spec
 from fedlib.support.paths import figures_dir
 

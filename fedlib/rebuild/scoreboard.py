@@ -23,7 +23,7 @@ from fedlib.papers.source import Accuracies, Kind, Origin, Source
 from fedlib.rebuild import our_rows, our_runs
 from fedlib.rebuild.our_rows import SETTINGS
 from fedlib.rebuild.our_runs import SOURCES, Found, Run
-from fedlib.runs.reports import reference
+from fedlib.runs.beside import reference
 from fedlib.support.paths import figures_dir
 
 POINTS = 1.5  # of accuracy, where twice the paper's sd is less

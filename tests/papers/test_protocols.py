@@ -19,8 +19,8 @@ from fedlib.core.tree import take
 from fedlib.data import Transform
 from fedlib.partitions import LDA, NID1, CappedDirichlet, DomainSkew, NwayKshot, Users
 from fedlib.runs import runner
+from fedlib.runs.beside import REFERENCE
 from fedlib.runs.federation import federation
-from fedlib.runs.reports import REFERENCE
 from fedlib.runs.spec import SettingError, Spec
 from tests.conftest import TOY, copied, toy_context
 from tests.data.test_leaf import users, write, write_faces

@@ -11,7 +11,7 @@ from fedlib.papers import study
 from fedlib.papers.placing import labelled, parsed, placed
 from fedlib.papers.study import Study, grid
 from fedlib.rebuild import artefacts
-from fedlib.runs import address, features, reports, runner
+from fedlib.runs import address, beside, features, pacing, reports, runner
 from fedlib.runs.spec import SettingError
 
 P = {
@@ -406,9 +406,9 @@ def test_without_domains_there_is_their_average_alone(monkeypatch, tmp_path):
 
 
 def test_how_the_released_log_ends():
-    log = reports.reference("fedhpro", "log")
+    log = beside.reference("fedhpro", "log")
     log = log.assign(panel="", accuracy=log["mean"] / 100)
-    (row,) = reports.ends(log).to_dict("records")
+    (row,) = pacing.ends(log).to_dict("records")
     assert (row["last"], row["best"], row["best_round"]) == (64.24, 65.98, 87)
     means = (round(row["mean_last5"], 2), round(row["mean_last10"], 2))
     assert means == (63.21, 59.31)

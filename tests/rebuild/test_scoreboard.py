@@ -17,8 +17,8 @@ from fedlib.papers import budget
 from fedlib.papers.source import Accuracies
 from fedlib.rebuild import artefacts, our_runs, scoreboard, scoreboard_plots
 from fedlib.runs import published
+from fedlib.runs.beside import REFERENCE
 from fedlib.runs.notes import Note, record
-from fedlib.runs.reports import REFERENCE
 from fedlib.runs.spec import Spec
 from fedlib.support import paths
 
