@@ -34,16 +34,16 @@ def compare(
     titles, numbers : list
         Of each panel its title, and what it draws.
     """
-    found: dict[Any, list[int]] = {}
+    by_quantity: dict[Any, list[int]] = {}
     for place, title in enumerate(titles):
-        found.setdefault(str(title).partition(",")[0], []).append(place)
+        by_quantity.setdefault(str(title).partition(",")[0], []).append(place)
     groups = []
-    for places in found.values():
+    for places in by_quantity.values():
         values = [np.asarray(numbers[i], float) for i in places]
-        values = [each[np.isfinite(each)] for each in values]
-        spans = [np.ptp(each) for each in values if each.size]
-        whole = np.ptp(np.concatenate(values))
-        if not spans or whole > ROOM * min(spans):
+        values = [one[np.isfinite(one)] for one in values]
+        spans = [np.ptp(one) for one in values if one.size]
+        span = np.ptp(np.concatenate(values))
+        if not spans or span > ROOM * min(spans):
             groups += [[place] for place in places]
             continue
         groups.append(places)
@@ -62,7 +62,7 @@ def spread_out(ax: Axes, lines: Iterable[Any]) -> None:
     arrays = [np.asarray(line, float) for line in lines]
     numbers = [array[np.isfinite(array)] for array in arrays]
     every = np.concatenate(numbers or [np.empty(0)])
-    medians = np.array([np.median(each) for each in numbers if each.size])
+    medians = np.array([np.median(array) for array in numbers if array.size])
     above = medians[medians > 0]
     if not every.size or every.min() < 0 or above.size < 2:
         return

@@ -177,7 +177,7 @@ def styles(names: Iterable[Any]) -> dict[str, Style]:
     else has.
     """
     names = list(names)
-    found = {name: style(name) for name in names if name in registry.METHODS}
+    chosen = {name: style(name) for name in names if name in registry.METHODS}
     of = {name: family(str(name)) for name in names}
     own = {name: style(method).colour for name, method in of.items() if method}
     own |= dict.fromkeys(CONTROLS.intersection(names), GREY)
@@ -185,10 +185,10 @@ def styles(names: Iterable[Any]) -> dict[str, Style]:
     free += [i for i in range(len(CYCLE)) if i not in free]
     lines = LINES if any(of.values()) else ["-", *LINES]
     others = 0
-    for name in (name for name in names if name not in found):
-        taken = [(s.marker, s.line) for s in found.values()]
+    for name in (name for name in names if name not in chosen):
+        taken = [(s.marker, s.line) for s in chosen.values()]
         if name in own:
-            shift = sum(of[other] == of[name] for other in found)
+            shift = sum(of[other] == of[name] for other in chosen)
             colour, order = tint(own[name], shift % 2), MARKERS
             avoid = [style(method).line] if (method := of[name]) else []
             patterns = [line for line in LINES if line not in avoid]
@@ -197,13 +197,13 @@ def styles(names: Iterable[Any]) -> dict[str, Style]:
             colour, order = CYCLE[at], MARKERS[at:] + MARKERS[:at]
             patterns, shift = lines, others
             others += 1
-        used = [s.marker for s in found.values()]
+        used = [s.marker for s in chosen.values()]
         marker = min(order, key=used.count)
         turn = [patterns[(shift + i) % len(patterns)] for i in range(len(patterns))]
-        line = next((each for each in turn if (marker, each) not in taken), turn[0])
+        line = next((one for one in turn if (marker, one) not in taken), turn[0])
         hollow = name in own and name not in CONTROLS
-        found[name] = Style(words(str(name)), colour, marker, line, hollow)
-    return {name: found[name] for name in names}
+        chosen[name] = Style(words(str(name)), colour, marker, line, hollow)
+    return {name: chosen[name] for name in names}
 
 
 # What a run's switches are called in pictures; others lose their underscores.
@@ -219,12 +219,12 @@ SWITCHES = {
 def words(name: str) -> str:
     """Return a name of code in words: ``hpal=raw_sum`` is ``raw``."""
 
-    def told(found: re.Match) -> str:
-        switch, value = found.groups()
+    def worded(match: re.Match) -> str:
+        switch, value = match.groups()
         value = re.sub(r"\.0$", "", value)
         plain = f"{switch} {{}}"
-        said = SWITCHES.get(found[0], SWITCHES.get(switch, plain)).format(value)
+        said = SWITCHES.get(match[0], SWITCHES.get(switch, plain)).format(value)
         return said.replace("_", " ")
 
-    said = re.sub(r"(\w+)=([\w.+-]+)", told, name)
+    said = re.sub(r"(\w+)=([\w.+-]+)", worded, name)
     return said if "$" in said else re.sub(r"(?<=\w)_(?=\w)", " ", said)

@@ -57,12 +57,12 @@ def lines(
         Whether ``y`` are fractions to be labelled in percent.
     """
     names = dict(names or {})
-    kept = [c for c in (panel, setting, x, line) if c in df]
-    layout.require(df, [panel, x, line, y], kept)
+    asked = [c for c in (panel, setting, x, line) if c in df]
+    layout.require(df, [panel, x, line, y], asked)
     order = list(dict.fromkeys(df[line]))
     look = looks.styles(order)
-    whole = df if setting in df else df.assign(**{setting: x})
-    panels = list(whole.groupby([panel, setting], sort=False))
+    rows = df if setting in df else df.assign(**{setting: x})
+    panels = list(rows.groupby([panel, setting], sort=False))
     fig, axes, columns = layout.panel_axes(
         len(panels),
         2.2,
@@ -115,8 +115,8 @@ def lines(
     fig.legend(
         handles=[handles[n] for n in order], loc="outside lower center", ncols=columns
     )
-    kept += [y, *(c for c in ("sd",) if c in df)]
-    return fig, df.loc[:, kept].reset_index(drop=True)
+    asked += [y, *(c for c in ("sd",) if c in df)]
+    return fig, df.loc[:, asked].reset_index(drop=True)
 
 
 @mpl.rc_context(RC)
@@ -172,8 +172,8 @@ def dots(
     ax.tick_params(axis="y", length=0)
     ax.set_ylim(len(names) - 0.4, -0.6)
     fig.legend(handles=handles, loc="outside lower center", ncols=columns)
-    kept = [c for c in df if c in (row, group, x)]
-    return fig, df.loc[:, kept].reset_index(drop=True)
+    asked = [c for c in df if c in (row, group, x)]
+    return fig, df.loc[:, asked].reset_index(drop=True)
 
 
 @mpl.rc_context(RC)

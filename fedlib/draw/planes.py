@@ -59,5 +59,5 @@ def grid(
     look = {"handletextpad": 0.1, "columnspacing": 0.7}
     look["ncols"] = min(len(classes), IN_A_ROW)
     plot.class_legend(fig, classes, class_names, loc="outside lower center", **look)
-    kept = [row, column, "label", *(["kind"] if "kind" in df else []), "x", "y"]
-    return fig, df[kept].reset_index(drop=True)
+    columns = [row, column, "label", *(["kind"] if "kind" in df else []), "x", "y"]
+    return fig, df[columns].reset_index(drop=True)

@@ -94,14 +94,14 @@ def curves(
     require(df, [x, line, y], keys)
     order = list(dict.fromkeys(df[line]))
     look = styles(order)
-    whole = df if panel in df else df.assign(**{panel: ""})
-    parts = dict(list(whole.groupby([panel, line], sort=False)))
-    panels = list(dict.fromkeys(whole[panel]))
+    rows = df if panel in df else df.assign(**{panel: ""})
+    parts = dict(list(rows.groupby([panel, line], sort=False)))
+    panels = list(dict.fromkeys(rows[panel]))
     longest = max(len(s.label) for s in look.values())
     fig, axes, columns = panel_axes(
         len(panels), 2.2, len(order), xlabel=xlabel, ylabel=ylabel, longest=longest
     )
-    drawn_in = [whole.loc[whole[panel] == title, y] for title in panels]
+    drawn_in = [rows.loc[rows[panel] == title, y] for title in panels]
     alike = compare(axes, panels, drawn_in)
     handles = {}
     for ax, title in zip(axes, panels, strict=True):
@@ -134,9 +134,9 @@ def curves(
             ax.yaxis.set_major_formatter(FuncFormatter(in_percent))
         ax.set_title(words(str(title)))
     for places in [] if percent else alike:
-        here = whole[whole[panel].isin([panels[i] for i in places])]
-        each = [part for _, part in here.groupby([panel, line])[y]]
-        spread_out(axes[places[0]], each)
+        here = rows[rows[panel].isin([panels[i] for i in places])]
+        drawn_lines = [part for _, part in here.groupby([panel, line])[y]]
+        spread_out(axes[places[0]], drawn_lines)
     fig.legend(
         handles=[handles[n] for n in order], loc="outside lower center", ncols=columns
     )
@@ -221,8 +221,8 @@ def bars(
             for name, s in look.items()
         ]
         fig.legend(handles=handles, loc="outside lower center", ncols=columns)
-    kept = [*keys, y, *(c for c in ("sd",) if c in df)]
-    return fig, df.loc[:, kept].reset_index(drop=True)
+    drawn_columns = [*keys, y, *(c for c in ("sd",) if c in df)]
+    return fig, df.loc[:, drawn_columns].reset_index(drop=True)
 
 
 def embedded(
@@ -352,13 +352,13 @@ def scatter(
     df = pd.DataFrame(np.concatenate([points, stars]), columns=["x", "y"])
     df["label"] = np.concatenate([labels, owner.astype(labels.dtype)])
     df["kind"] = ["sample"] * len(points) + ["prototype"] * len(stars)
-    found = sorted(set(df["label"].tolist()))
+    classes = sorted(set(df["label"].tolist()))
     fig, axes, _ = panel_axes(1, 2.6)
-    embedded(axes[0], df, found, 9, 110)
+    embedded(axes[0], df, classes, 9, 110)
     axes[0].set(title=title or "", aspect="equal", adjustable="datalim")
     class_legend(
         fig,
-        found,
+        classes,
         class_names,
         loc="outside right center",
         handletextpad=0.2,

@@ -24,16 +24,16 @@ def footnote(fig: Figure, text: str) -> None:
     if not lines:
         return
     more = (1.3 * len(lines) + 0.6) * NOTE / 72
-    share, kept = more / (tall + more), tall / (tall + more)
+    share, rest = more / (tall + more), tall / (tall + more)
     engine = fig.get_layout_engine()
     if engine is None:
         for ax in fig.axes:
             x, y, width, height = ax.get_position().bounds
-            ax.set_position((x, share + kept * y, width, kept * height))
-        for each in fig.texts:
-            each.set_y(share + kept * each.get_position()[1])
+            ax.set_position((x, share + rest * y, width, rest * height))
+        for note in fig.texts:
+            note.set_y(share + rest * note.get_position()[1])
     else:
-        engine.set(rect=(0, share, 1, kept))  # pyright: ignore[reportCallIssue]
+        engine.set(rect=(0, share, 1, rest))  # pyright: ignore[reportCallIssue]
     for legend in fig.legends:
         if getattr(legend, "_outside_loc", None) == "lower":
             size = float(legend.get_texts()[0].get_fontsize())

@@ -45,7 +45,7 @@ def shades(arrays: Iterable[np.ndarray], least: float = 0.0) -> Normalize:
     least : float
         What the largest is at least.
     """
-    every = np.concatenate([np.ravel(each).astype(float) for each in arrays])
+    every = np.concatenate([np.ravel(array).astype(float) for array in arrays])
     above = every[every > 0]
     top = max(least, float(above.max(initial=0)))
     low = float(above.min(initial=np.inf))
@@ -156,7 +156,9 @@ def heatmaps(
     """
     if not counts:
         raise ValueError("counts: got no panels, expected at least one")
-    arrays = {name: _counts(each, f"counts[{name!r}]") for name, each in counts.items()}
+    arrays = {
+        name: _counts(table, f"counts[{name!r}]") for name, table in counts.items()
+    }
     norm = shades(arrays.values(), 1.0)
     most = max(a.shape[1] for a in arrays.values())
     names = {

@@ -48,18 +48,18 @@ def _partition(spec: Spec, fingerprint: str) -> list[str]:
     Where the data are not here, it is that of a published run of these settings.
     """
     if not locate(spec.dataset):
-        found = [r for r in published.alike(spec) if r.data[0] == fingerprint]
-        if not found:
+        drawn = [r for r in published.alike(spec) if r.data[0] == fingerprint]
+        if not drawn:
             why = ", and no run of these settings is published"
             raise DataError(absent(spec.dataset, why))
-        return found[0].partition
+        return drawn[0].partition
     fields = {"dataset", "partition", "clients", "seed", "partition_seed", "imbalance"}
     asked = fingerprint + spec.model_dump_json(include=fields)
     if asked not in _drawn:
         try:
-            found = partition_of(spec, load(spec.dataset))
-            owns = hashlib.sha256(found.owns.numpy().tobytes()).hexdigest()[:16]
-            _drawn[asked] = [found.fingerprint, owns]
+            drawn = partition_of(spec, load(spec.dataset))
+            owns = hashlib.sha256(drawn.owns.numpy().tobytes()).hexdigest()[:16]
+            _drawn[asked] = [drawn.fingerprint, owns]
         except ValueError as error:  # a run raises it as well, and has no numbers
             _drawn[asked] = [str(error)]
     return _drawn[asked]

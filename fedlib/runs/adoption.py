@@ -98,9 +98,9 @@ def adopt(run: Stored, rounds: int = ROUNDS, tolerance: float = 0.0) -> Outcome:
     DataError
         The data set is missing.
     """
-    found = _settled(run)
-    if found is not None:
-        return found
+    settled = _settled(run)
+    if settled is not None:
+        return settled
     count = min(rounds, run.told["spec"]["rounds"])
     apart, words = difference(run, count)
     if apart > tolerance:
@@ -121,9 +121,9 @@ def adopt(run: Stored, rounds: int = ROUNDS, tolerance: float = 0.0) -> Outcome:
         _republish(run, now, key, voucher)
     if run.cache:
         _carry(run, now, key, voucher)
-    named = _rename_in_figures(run.key, key)
+    figures = _rename_in_figures(run.key, key)
     words = f"same numbers in {count} rounds" if apart == 0 else _told(apart, "", count)
-    words += f", named in {named} figures" if named else ""
+    words += f", named in {figures} figures" if figures else ""
     return Outcome("adopted", key, f"{words}; now {key}")
 
 
@@ -178,10 +178,10 @@ def _carry(run: Stored, now: dict[str, Any], key: str, voucher: Voucher) -> None
     left_out = [".lock", *(["final*"] if voucher.largest_difference else [])]
     scratch = here.with_name(f"{key}.adopted")
     shutil.copytree(run.cache, scratch, ignore=shutil.ignore_patterns(*left_out))
-    told = json.loads((scratch / "spec.json").read_text(encoding="utf-8")) | now
-    told["sources"] = address.code_of(Spec.model_validate(now["spec"])).parts
-    told["vouchers"] = [*told.get("vouchers", []), voucher.model_dump()]
-    text = json.dumps(told, indent=1, sort_keys=True) + "\n"
+    record = json.loads((scratch / "spec.json").read_text(encoding="utf-8")) | now
+    record["sources"] = address.code_of(Spec.model_validate(now["spec"])).parts
+    record["vouchers"] = [*record.get("vouchers", []), voucher.model_dump()]
+    text = json.dumps(record, indent=1, sort_keys=True) + "\n"
     write_text(scratch / "spec.json", text)
     if here == run.cache:
         shutil.rmtree(here)

@@ -28,9 +28,9 @@ def over_seeds(
     """Return mean, sd (ddof 1) and number of seeds of a column, in the order given."""
     rows = []
     for keys, part in runs.groupby(list(by), sort=False):
-        found = mean_sd(part[value], ddof=1)
+        over = mean_sd(part[value], ddof=1)
         row = dict(zip(by, keys, strict=True))
-        rows.append(row | {"mean": found.mean, "sd": found.sd, "seeds": len(part)})
+        rows.append(row | {"mean": over.mean, "sd": over.sd, "seeds": len(part)})
     return pd.DataFrame(rows)
 
 
@@ -46,19 +46,19 @@ def against(runs: pd.DataFrame, method: str, value: str) -> pd.DataFrame:
         means complete separation and nothing else.
     """
     table = over_seeds(runs, value)
-    found = []
+    tests = []
     for row in table.itertuples():
         mine = runs[(runs.dataset == row.dataset) & (runs.method == row.method)][value]
         best = runs[(runs.dataset == row.dataset) & (runs.method == method)][value]
         if row.method == method or min(len(mine), len(best)) < 2:
-            found.append({})
+            tests.append({})
             continue
         c = compare(best, mine)
-        found.append(
+        tests.append(
             {"p": c.p, "star": c.star, "cliffs_delta": c.cliffs_delta, "size": c.size}
         )
     columns = ["p", "star", "cliffs_delta", "size"]
-    return table.join(pd.DataFrame(found, index=table.index, columns=columns))
+    return table.join(pd.DataFrame(tests, index=table.index, columns=columns))
 
 
 def beside_paper(table: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:

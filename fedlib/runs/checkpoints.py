@@ -59,7 +59,7 @@ class Journal:
     """What a run logs, on disk: full segments, written once, and what came since.
 
     So a checkpoint is as long after 10,000 rounds as after one segment. What came since
-    is in the checkpoint, which also says how many segments it goes on from: one that is
+    is in the checkpoint, which also says how many segments it continues: one that is
     cut off between the two is written again, with the same bits.
     """
 
@@ -72,8 +72,8 @@ class Journal:
     def restore(self, segments: int, since: dict[str, Tensor]) -> bool:
         """Read segments and add what came since; say whether all are there."""
         paths = map(self._segment, range(segments))  # none after one that is missing
-        found = [on_disk.read(path) for path in takewhile(Path.exists, paths)]
-        logs = [Log.of(each[0]) for each in found if each is not None]
+        contents = [on_disk.read(path) for path in takewhile(Path.exists, paths)]
+        logs = [Log.of(content[0]) for content in contents if content is not None]
         self.segments, self.sealed = segments, Rows(*logs).counts()
         self.rows = Rows(*logs, Log.of(since))
         return len(logs) == segments
@@ -99,9 +99,9 @@ def save(home: Path, fed: Federation, after: Round, journal: Journal) -> None:
     logged = {f"log/{k}": v for k, v in journal.since().items()}
     if now.exists():
         os.replace(now, before)
-    told = {"round": str(after.number), "segments": str(journal.segments)}
+    metadata = {"round": str(after.number), "segments": str(journal.segments)}
     mine = take(after.mine, slice(0, 1)) if fed.forgets else after.mine
-    on_disk.write(now, state_of(after.server, mine) | logged, told)
+    on_disk.write(now, state_of(after.server, mine) | logged, metadata)
 
 
 def keep(home: Path, after: Round) -> None:
@@ -114,12 +114,12 @@ def keep(home: Path, after: Round) -> None:
 def resume(
     home: Path, fed: Federation
 ) -> tuple[tuple[int, Tree, Tree] | None, Journal]:
-    """Return where to go on, from the newest readable checkpoint."""
+    """Return where to continue, from the newest readable checkpoint."""
     for name in ("checkpoint.safetensors", "checkpoint-before.safetensors"):
-        found, journal = on_disk.read(home / name), Journal(home)
-        if found is not None:
+        content, journal = on_disk.read(home / name), Journal(home)
+        if content is not None:
             try:
-                return _gone_on(fed, journal, *found), journal
+                return _continued(fed, journal, *content), journal
             except StoredError as error:
                 on_disk.ignored(home / name, error)
         # a damaged one must not take the place of the one before
@@ -127,23 +127,26 @@ def resume(
     return None, Journal(home)
 
 
-def _gone_on(
-    fed: Federation, journal: Journal, tensors: dict[str, Tensor], told: dict[str, str]
+def _continued(
+    fed: Federation,
+    journal: Journal,
+    tensors: dict[str, Tensor],
+    metadata: dict[str, str],
 ) -> tuple[int, Tree, Tree]:
-    """Return where a checkpoint goes on from, and fill the journal so far.
+    """Return where a checkpoint continues from, and fill the journal so far.
 
     Raises
     ------
     StoredError
         It, or a segment of the log before it, is none of this run.
     """
-    if not told.get("round", "").isdecimal():
-        raise StoredError(f"round: got {told.get('round')!r}, expected a number")
-    number = int(told["round"])
+    if not metadata.get("round", "").isdecimal():
+        raise StoredError(f"round: got {metadata.get('round')!r}, expected a number")
+    number = int(metadata["round"])
     if not 1 <= number < fed.spec.rounds:
         raise StoredError(f"round: got {number}, expected 1 to {fed.spec.rounds - 1}")
     since = {k[4:]: v for k, v in tensors.items() if k.startswith("log/")}
-    segments = told.get("segments", "0")
+    segments = metadata.get("segments", "0")
     try:
         if not (segments.isdecimal() and journal.restore(int(segments), since)):
             raise StoredError(f"segments: got fewer than {segments}")

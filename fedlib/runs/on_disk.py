@@ -40,8 +40,8 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]] | None:
 def ignored(path: Path, error: Exception) -> None:
     """Say that a file is taken for absent, and why."""
     why = " ".join(str(error).split())
-    told = f"{path.name} of run {path.parent.name} is damaged; ignored ({why})"
-    warnings.warn(told, stacklevel=3)
+    warning = f"{path.name} of run {path.parent.name} is damaged; ignored ({why})"
+    warnings.warn(warning, stacklevel=3)
 
 
 def write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:

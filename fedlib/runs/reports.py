@@ -83,8 +83,8 @@ def accuracies(results: Sequence[Result]) -> pd.DataFrame:
         numbers = ["last", "best", "mean_last5"]
         summary[numbers] *= 100
         head = {"dataset": spec.dataset, "method": name, "seed": spec.seed}
-        kept = ["model", "rule", "data", *numbers, "best_round", "is_paper_rule"]
-        parts.append(summary[kept].assign(**head))
+        columns = ["model", "rule", "data", *numbers, "best_round", "is_paper_rule"]
+        parts.append(summary[columns].assign(**head))
     frame = pd.concat(parts, ignore_index=True)
     first = ["dataset", "method", "seed"]
     return frame[[*first, *(c for c in frame if c not in first)]]
@@ -105,13 +105,13 @@ def readouts(results: Sequence[Result]) -> pd.DataFrame:
     for result, name in zip(results, labels(results), strict=True):
         summary = result.summary().assign(run=name)
         parts.append(summary[summary.data == result.spec.test])
-    whole = pd.concat(parts, ignore_index=True)
-    whole[READOUTS] *= 100
-    marked = whole.assign(reported=whole["is_paper_rule"].map({True: "*", False: ""}))
+    rows = pd.concat(parts, ignore_index=True)
+    rows[READOUTS] *= 100
+    marked = rows.assign(reported=rows["is_paper_rule"].map({True: "*", False: ""}))
     keys = ["run", "model", "rule", "data", "reported"]
-    named = {name: (name, "mean") for name in READOUTS}
-    named |= {sd: (name, "std") for name, sd in SDS.items()}
-    seeds = marked.groupby(keys, sort=False).agg(**named, seeds=("last", "size"))
+    means = {name: (name, "mean") for name in READOUTS}
+    means |= {sd: (name, "std") for name, sd in SDS.items()}
+    seeds = marked.groupby(keys, sort=False).agg(**means, seeds=("last", "size"))
     return seeds.reset_index()
 
 
@@ -147,9 +147,9 @@ def logs(results: Sequence[Result]) -> pd.DataFrame:
         for source, frame in frames.items():
             long = frame.reset_index().melt("round", var_name="name").dropna()
             parts.append(long.assign(run=run, source=source))
-    whole = pd.concat(parts, ignore_index=True)
+    rows = pd.concat(parts, ignore_index=True)
     keys = ["run", "source", "name", "round"]
-    return whole.groupby(keys, sort=False)["value"].mean().reset_index()
+    return rows.groupby(keys, sort=False)["value"].mean().reset_index()
 
 
 def log_panels(
@@ -194,8 +194,8 @@ def curves(
         rows = {"round": result.evaluated, "accuracy": accuracy.numpy()}
         head = {"panel": facts(result.spec.dataset).title, "method": name}
         parts.append(pd.DataFrame(rows).assign(**head))
-    whole = pd.concat(parts).dropna(subset="accuracy")  # of rounds with this rule
-    grouped = whole.groupby(["panel", "method", "round"], sort=False)["accuracy"]
+    by_round = pd.concat(parts).dropna(subset="accuracy")  # of rounds with this rule
+    grouped = by_round.groupby(["panel", "method", "round"], sort=False)["accuracy"]
     frame = grouped.agg(accuracy="mean", sd="std").reset_index()
     return frame if frame["sd"].notna().all() else frame.drop(columns="sd")
 

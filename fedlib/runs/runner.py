@@ -1,8 +1,8 @@
 """Runs: from a spec to a result on disk, computed once.
 
-``run`` returns a finished result from the cache, goes on from the last checkpoint of
-one that was cut off, or computes it. A result is found by a hash of the spec, the data
-and the code it depends on. All writes are atomic.
+``run`` returns a finished result from the cache, continues from the last checkpoint
+of one that was cut off, or computes it. A result is found by a hash of the spec, the
+data and the code it depends on. All writes are atomic.
 """
 
 import json
@@ -47,14 +47,14 @@ def _result(spec: Spec, log: dict[str, Tensor]) -> Result:
 
 def _stored(spec: Spec) -> Result | None:
     path = folder(spec) / "result.safetensors"
-    found = on_disk.read(path)
-    if found is not None:
+    content = on_disk.read(path)
+    if content is not None:
         try:
             _check_beside(spec, path.with_name("spec.json"))
-            if found[1] != {"format": str(FORMAT)}:
-                raise StoredError(f"format: got {found[1]}, expected {FORMAT}")
-            checked_log(spec, found[0])
-            return _result(spec, found[0])
+            if content[1] != {"format": str(FORMAT)}:
+                raise StoredError(f"format: got {content[1]}, expected {FORMAT}")
+            checked_log(spec, content[0])
+            return _result(spec, content[0])
         except StoredError as error:
             on_disk.ignored(path, error)
     return published.find(spec, key(spec))
@@ -122,8 +122,8 @@ def _note(rows: Rows, fed: Federation, after: Round) -> None:
     rows.add(Log(torch.tensor(after.cohort), after.terms, after.watched, sent))
     if number % spec.eval_every == 0 or number == spec.rounds:
         every_rule = number % spec.all_rules_every == 0 or number == spec.rounds
-        found = Log.of(fed.evaluate(after, every_rule=every_rule))
-        rows.add(found._replace(evaluated=torch.tensor(number)))
+        evaluation = Log.of(fed.evaluate(after, every_rule=every_rule))
+        rows.add(evaluation._replace(evaluated=torch.tensor(number)))
 
 
 def first_rounds(spec: Spec, count: int) -> Log:
@@ -147,8 +147,8 @@ def first_rounds(spec: Spec, count: int) -> Log:
 def _tell(watch: Watch | None, spec: Spec, log: Log, first: int = 1) -> None:
     """Hand the rounds of a log to who watches the run."""
     if watch is not None:
-        for number, told in by_round(Result(spec, "", log), first):
-            watch(number, told)
+        for number, numbers in by_round(Result(spec, "", log), first):
+            watch(number, numbers)
 
 
 def _compute(
@@ -162,7 +162,7 @@ def _compute(
     if start:
         start = (done, *_to(device, *start[1:]))
     fed = moved(fed, device)
-    seconds, kept = {"train": 0.0, "evaluate": 0.0}, {}
+    seconds, kept_bytes = {"train": 0.0, "evaluate": 0.0}, {}
     worked = time.process_time()
     stepping = fed.rounds(start)
     del start  # the clients' models of then
@@ -188,7 +188,7 @@ def _compute(
                 checkpoints.save(home, fed, after, journal)
             else:
                 checkpoints.keep(home, after)
-                kept = fed.kept_bytes(after)
+                kept_bytes = fed.kept_bytes(after)
             del after  # before the next round makes the models anew
             if watch is not None:
                 _tell(watch, spec, rows.stacked(before), number)
@@ -202,7 +202,7 @@ def _compute(
         "deviations": fed.partition.deviations,
         "device": describe(device),
         "kernel": kernel(),
-        "kept_bytes": kept,
+        "kept_bytes": kept_bytes,
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }
     on_disk.write_table(home / "spec.json", record)
@@ -212,7 +212,7 @@ def _compute(
 def run(spec: Spec, watch: Watch | None = None) -> Result:
     """Return the result of a spec: from the cache, as published, or computed.
 
-    A run that was cut off goes on from its last round, with the same bits as an
+    A run that was cut off continues from its last round, with the same bits as an
     uninterrupted one. Two processes that ask for the same run compute it once.
     ``FEDLIB_DEVICE`` says where and ``FEDLIB_KERNEL`` with which convolutions; a result
     has the same key from all of them, and its record names them.
@@ -264,10 +264,10 @@ def final(spec: Spec) -> Final:
     """
     device, fed = chosen(), federation(spec)
     ended = fed._replace(ctx=replace(fed.ctx, round=spec.rounds))
-    found = on_disk.read(folder(spec) / "final.safetensors")
+    content = on_disk.read(folder(spec) / "final.safetensors")
     try:
-        if found is not None:
-            return Final(ended, *checkpoints.restored(fed, found[0]))
+        if content is not None:
+            return Final(ended, *checkpoints.restored(fed, content[0]))
     except StoredError as error:
         on_disk.ignored(folder(spec) / "final.safetensors", error)
     with one_thread(), computing(device):

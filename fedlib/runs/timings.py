@@ -13,10 +13,10 @@ from fedlib.runs.spec import Spec
 def _timing(spec: Spec) -> dict[str, float] | None:
     path = folder(spec) / "timing.json"
     try:
-        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        timing = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
     except (ValueError, RecursionError):  # damaged; only a forecast needs it
-        found = None
-    return found if is_timing(found) else published.timing(spec, key(spec))
+        timing = None
+    return timing if is_timing(timing) else published.timing(spec, key(spec))
 
 
 def seconds_per_round(spec: Spec) -> float | None:

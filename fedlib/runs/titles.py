@@ -50,13 +50,13 @@ def label(result: Result) -> str:
         return name
     variant = hp["variant"]
     plain = registry.method(name).hp(variant=variant).model_dump()
-    told = [] if variant == "paper" else [variant]
-    told += [
+    switches = [] if variant == "paper" else [variant]
+    switches += [
         f"{switch}={value}"
         for switch, value in hp.items()
         if isinstance(value, str) and value != plain[switch]
     ]
-    return f"{registry.title(name)} ({', '.join(told)})" if told else name
+    return f"{registry.title(name)} ({', '.join(switches)})" if switches else name
 
 
 def labels(results: Sequence[Result]) -> list[str]:
@@ -97,7 +97,9 @@ NAMES = {"dataset": data_title, "method": registry.title}
 def printed(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table with data sets and methods named as printed, for display."""
     there = {column: NAMES[column] for column in NAMES if column in table}
-    return table.assign(**{name: table[name].map(told) for name, told in there.items()})
+    return table.assign(
+        **{name: table[name].map(words) for name, words in there.items()}
+    )
 
 
 def named(table: pd.DataFrame) -> pd.DataFrame:

@@ -54,8 +54,8 @@ def there(text: str, key: str, kernel: str) -> Answer:
     """
     mine = compiled.chosen()
     if mine != kernel:
-        told = f"another kernel (FEDLIB_KERNEL is {mine!r}, expected {kernel!r})"
-        return {"refused": {"error": told}}
+        reason = f"another kernel (FEDLIB_KERNEL is {mine!r}, expected {kernel!r})"
+        return {"refused": {"error": reason}}
     answer = _computed(text, key)
     if answer:
         return answer
@@ -86,12 +86,12 @@ def what_it_has(spec: Spec) -> dict[str, Any]:
 
 def _portable(error: Exception) -> Exception:
     """Return an error that can travel, with the place where it was raised as a note."""
-    told = "".join(traceback.format_exception(error))
+    text = "".join(traceback.format_exception(error))
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - its own bytes, a moment old
-    except Exception:  # pickling may raise anything; the run's error goes on in words
+    except Exception:  # pickling may raise anything; the run's error continues in words
         error = RuntimeError(f"{type(error).__name__}: {error}")
-    error.add_note(told)
+    error.add_note(text)
     return error
 
 
