@@ -20,9 +20,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedlib.core import nets, protos
-from fedlib.core.local import Losses, Shards, Training, train_local
+from fedlib.core.local import Cohort, Losses, Task, train_local
 from fedlib.core.losses import cross_entropy
+from fedlib.core.net import Net, State
 from fedlib.core.rng import generator
+from fedlib.core.shards import Shards
+from fedlib.core.training import Training
 from fedlib.data import DataError, load
 
 CLIENTS, CLASSES, SHOTS, BATCH = 20, 3, 100, 8
@@ -77,7 +80,7 @@ class Plain(nn.Module):
 
 
 def plain_round(
-    state: nets.State, shards: Shards, known: protos.Protos | None
+    state: State, shards: Shards, known: protos.Protos | None
 ) -> list[Plain]:
     """Train the clients one after another with an ordinary loop."""
     trained = []
@@ -103,18 +106,21 @@ def plain_round(
 
 
 def cohort_round(
-    net: nets.Net, state: nets.State, shards: Shards, known: protos.Protos | None
-) -> nets.State:
+    net: Net, state: State, shards: Shards, known: protos.Protos | None
+) -> State:
     """Train the clients side by side with the library's loop."""
 
-    def loss(weights, x, y, extra):
-        out = net(weights, x, train=True)
-        total = cross_entropy(out.logits, y)
+    def loss(weights, batch):
+        out = net(weights, batch.x, train=True)
+        total = cross_entropy(out.logits, batch.y)
         if known is None:
             return Losses(total, {}, {})
-        return Losses(total + protos.pull(out.high, y, known), {}, {"high": out.high})
+        return Losses(
+            total + protos.pull(out.high, batch.y, known), {}, {"high": out.high}
+        )
 
-    return train_local(state, shards, loss, TRAINING, random_for, classes=10).state
+    cohort = Cohort(state, shards)
+    return train_local(cohort, Task(loss), TRAINING, net, random_for).state
 
 
 def compare(

@@ -19,7 +19,7 @@ import torch
 
 from fedlib import papers, registry
 from fedlib.data import facts
-from fedlib.draw import plot
+from fedlib.draw import plot, saving
 from fedlib.runs.federation import federation
 
 TABLE3 = ["local", "fedavg", "fedprox", "fedproto", "moon", "fedntd", "fedgkd"]
@@ -73,7 +73,7 @@ def write(frame: pd.DataFrame, name: str) -> None:
         ylabel="Evaluation (% of a round)",
         wide=True,
     )
-    plot.save(fig, frame, OUT / name)
+    saving.save(fig, frame, OUT / name)
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import pandas as pd
 
 from fedlib import papers
-from fedlib.draw import plot
+from fedlib.draw import plot, saving
 from fedlib.runs.many import jobs_of_machine, run_many
 from fedlib.runs.spec import Spec
 
@@ -88,7 +88,7 @@ def main() -> None:
             ylabel="Runs per hour",
             percent=False,
         )
-        plot.save(fig, table, OUT / "jobs")
+        saving.save(fig, table, OUT / "jobs")
 
 
 if __name__ == "__main__":

@@ -27,9 +27,9 @@ import torch
 
 from fedlib import papers
 from fedlib.core import nets
-from fedlib.core.local import Shards
 from fedlib.core.rng import generator
-from fedlib.draw import plot
+from fedlib.core.shards import Shards
+from fedlib.draw import plot, saving
 from fedlib.runs import runner
 from fedlib.runs.federation import Federation, federation
 
@@ -180,7 +180,7 @@ def write(frame: pd.DataFrame, against: str) -> None:
     for ax in fig.axes:
         ax.set(xscale="log", yscale="log")
     name = "scaling" if against == "clients" else f"scaling_{against}"
-    plot.save(fig, frame, OUT / name)
+    saving.save(fig, frame, OUT / name)
 
 
 if __name__ == "__main__":

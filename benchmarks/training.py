@@ -26,11 +26,14 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedlib import papers
-from fedlib.core import local, method
-from fedlib.core.local import Shards, Training, train_local
-from fedlib.core.nets import State
+from fedlib.core import method
+from fedlib.core.local import Batch, Cohort, Task, train_local
+from fedlib.core.net import Net, State
+from fedlib.core.shards import Random, plan_of
+from fedlib.core.training import Training
+from fedlib.core.training import optimiser as optimiser_of
 from fedlib.core.tree import take
-from fedlib.draw import plot
+from fedlib.draw import looks, plot, saving
 from fedlib.runs import device
 from fedlib.runs.federation import federation
 from fedlib.runs.spec import Spec
@@ -66,9 +69,10 @@ def caught(spec: Spec) -> dict[str, Any]:
     """Return what the third round's clients are trained with."""
     given: dict[str, Any] = {}
 
-    def catch(state, shards, loss, training, random, **how):
-        given.update(how, state=state, shards=shards, loss=loss, random=random)
-        given["training"] = training
+    def catch(cohort, task, training, net, random, **how):
+        del how  # in what way, which moves no number
+        given.update(cohort=cohort, task=task, training=training, net=net)
+        given["random"] = random
         raise Caught
 
     fed = device.moved(federation(spec), device.chosen())
@@ -76,10 +80,8 @@ def caught(spec: Spec) -> dict[str, Any]:
     quick = {"local_steps": 2, "local_epochs": 1}
     short = train_local
 
-    def briefly(state, shards, loss, training, random, **how):
-        return short(
-            state, shards, loss, training.model_copy(update=quick), random, **how
-        )
+    def briefly(cohort, task, training, *others, **how):
+        return short(cohort, task, training.model_copy(update=quick), *others, **how)
 
     with mock.patch.object(method, "train_local", briefly):
         next(islice(stepping, 1, None))
@@ -92,30 +94,31 @@ def caught(spec: Spec) -> dict[str, Any]:
 
 
 def ordinary(
-    state: State, shards: Shards, loss: Any, training: Training, random, **how: Any
+    cohort: Cohort, task: Task, training: Training, net: Net, random: Random
 ) -> list[State]:
     """Train the clients one after another; return their weights."""
-    buffers = how.get("buffers", frozenset())
+    state, shards, buffers = cohort.state, cohort.shards, net.buffers
     trained = []
     for client, number in enumerate(shards.ids):
         one = {k: v[client].clone() for k, v in state.items()}
         weights = {k: v.requires_grad_() for k, v in one.items() if k not in buffers}
         kept = {k: v for k, v in one.items() if k in buffers}
-        optimiser = local._optimiser([{"params": list(weights.values())}], training)
-        plan = local._batches(shards, client, training, random)
-        keys = [k for k in how.get("dropout_keys") or ()]
+        optimiser = optimiser_of([{"params": list(weights.values())}], training)
+        plan = plan_of(shards, client, training, random)
+        keys = net.dropout_keys
         drawn = torch.randint(
             2**62,
             (len(plan.spans), len(keys)),
             generator=random("dropout", number),
         )
-        extra = take(how.get("extra") or {}, client)
+        extra = take(cohort.extra, client)
         for step, (start, end) in enumerate(plan.spans):
             rows = plan.order[start:end]
             x, y = shards.inputs(rows, plan.draws[start:end]), shards.y[rows]
-            given = extra | (how["draw"](number, step) if how.get("draw") else {})
+            anew = task.draw(number, step) if task.draw else {}
             masks = dict(zip(keys, drawn[step], strict=True))
-            total = loss(weights | kept | masks, x, y, given).total
+            batch = Batch(x, y, extra | anew)
+            total = task.loss(weights | kept | masks, batch).total
             optimiser.zero_grad()
             total.backward()
             optimiser.step()
@@ -148,13 +151,11 @@ def compare(name: str, spec: Spec, passes: int, rate: float) -> dict:
     training = given.pop("training")
     size = training.local_steps or STEPS
     training = training.model_copy(update={"local_steps": min(size, STEPS)})
-    how = {k: v for k, v in given.items() if k not in ("state", "shards", "loss")}
-    random, moments = how.pop("random"), how.pop("moments", None)
-    del moments  # both begin afresh
-    main = (given["state"], given["shards"], given["loss"], training, random)
+    cohort = given["cohort"]._replace(moments={})  # both begin afresh
+    main = (given["task"], training, given["net"], given["random"])
     work = {
-        "plain": lambda: ordinary(*main, **how),
-        "cohort": lambda: train_local(*main, **how),
+        "plain": lambda: ordinary(cohort, *main),
+        "cohort": lambda: train_local(cohort, *main),
     }
     times: dict[str, list[float]] = {k: [] for k in work}
     found: dict[str, Any] = {}
@@ -163,17 +164,11 @@ def compare(name: str, spec: Spec, passes: int, rate: float) -> dict:
             begun = clock()
             found[kind] = run()
             times[kind].append(clock() - begun)
-    clients = len(given["shards"].ids)
+    clients = len(cohort.shards.ids)
     steps = clients * training.local_steps
     with FlopCounterMode(display=False) as counter:
-        ordinary(
-            given["state"],
-            given["shards"].cohort([0]),
-            given["loss"],
-            training.model_copy(update={"local_steps": 1}),
-            random,
-            **how,
-        )
+        once = training.model_copy(update={"local_steps": 1})
+        ordinary(cohort.at([0]), given["task"], once, given["net"], given["random"])
     milliseconds = {k: statistics.median(v[1:]) * 1e3 / steps for k, v in times.items()}
     stacked = found["cohort"].state
     gap = max(
@@ -240,9 +235,9 @@ def write(table: pd.DataFrame, name: str) -> None:
         percent=False,
         wide=True,
     )
-    fig.axes[0].axhline(1, color=plot.GREY, linewidth=1, linestyle="--", zorder=3)
+    fig.axes[0].axhline(1, color=looks.GREY, linewidth=1, linestyle="--", zorder=3)
     OUT.mkdir(parents=True, exist_ok=True)
-    plot.save(fig, table, OUT / name)
+    saving.save(fig, table, OUT / name)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from fedlib.core import nets
-from fedlib.core.local import Shards, Training
 from fedlib.core.method import Context, Method
 from fedlib.core.rng import generator
+from fedlib.core.shards import Shards
+from fedlib.core.training import Training
 from fedlib.support.paths import ROOT
 from fedlib.support.sources import definitions, files, home, modules, walk
 

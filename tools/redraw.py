@@ -18,13 +18,13 @@ from matplotlib.figure import Figure
 
 from fedlib.data import facts
 from fedlib.data.words import class_names
-from fedlib.draw import panels, plot, reconstructions
+from fedlib.draw import panels, plot, reconstructions, saving, shaded
 from fedlib.papers.fedmps import attacks
 from fedlib.papers.fedpg import privacy
 from fedlib.papers.gfpl import plots
 from fedlib.papers.ours import leaderboard_plots, leaks_plots
 from fedlib.rebuild import captions
-from fedlib.runs import reports
+from fedlib.runs import titles
 from fedlib.support import paths
 
 FOLDER = paths.ROOT / "figures" / "cpu"
@@ -32,7 +32,7 @@ Drawing = tuple[Figure, pd.DataFrame]
 
 
 def _curves(df: pd.DataFrame, **options: Any) -> Drawing:
-    titles = {n: reports.logged_title(n) for n in df["panel"].unique() if n.islower()}
+    titles = {n: titles.logged_title(n) for n in df["panel"].unique() if n.islower()}
     return plot.curves(df.replace({"panel": titles}), **options)
 
 
@@ -62,7 +62,9 @@ def _heatmaps(df: pd.DataFrame) -> Drawing:
     }
     data = [facts(name) for name in ("cifar10", "fashion")]
     names = {each.title: class_names(each) for each in data}
-    return plot.heatmaps(counts, class_names={panel: names[panel] for panel in counts})
+    return shaded.heatmaps(
+        counts, class_names={panel: names[panel] for panel in counts}
+    )
 
 
 def _leak(df: pd.DataFrame) -> Drawing:
@@ -162,12 +164,12 @@ def redrawn(name: str) -> Drawing:
     fig, drawn = DRAWN[name](df)
     own = [n for n in paths.artefact_names() if name == n or name.startswith(f"{n}_")]
     about = json.loads((FOLDER / f"{max(own, key=len)}.json").read_text("utf-8"))
-    plot.footnote(fig, captions.budget(about, "sd" in drawn))
+    saving.footnote(fig, captions.budget(about, "sd" in drawn))
     return fig, drawn
 
 
 if __name__ == "__main__":
     for each in sys.argv[1:] or DRAWN:
-        plot.save(*redrawn(each), FOLDER / each)
+        saving.save(*redrawn(each), FOLDER / each)
         plt.close("all")
         print(each)

@@ -46,7 +46,7 @@ from fedlib.blocks import shared_model
 from fedlib.core.averaging import client_weights, mean_model, start
 from fedlib.core.messages import Model, as_model
 from fedlib.core.method import Context, Logged, Models, Rule, Shards, Turn
-from fedlib.core.nets import State
+from fedlib.core.net import State
 from fedlib.core.readouts import Ensemble
 from fedlib.core.rng import generator
 from fedlib.core.tree import put, stack, take, tree_map

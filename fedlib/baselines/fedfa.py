@@ -56,7 +56,7 @@ from fedlib.core.averaging import client_weights, mean_model, start
 from fedlib.core.losses import cross_entropy
 from fedlib.core.messages import Model
 from fedlib.core.method import Context, Counted, Logged, Losses, Models, Shards, Turn
-from fedlib.core.nets import State
+from fedlib.core.net import State
 from fedlib.core.protos import Protos
 from fedlib.core.rng import generator
 from fedlib.core.tree import tree_mean
@@ -183,18 +183,18 @@ def client(
     """Box 2 to 5, an epoch at a time, through which the optimiser continues."""
     hp = ctx.hp
 
-    def loss(state, x, y, extra):
-        out = ctx.net(state, x, train=True)
+    def loss(state, batch):
+        out = ctx.net(state, batch.x, train=True)
         terms = {
-            "supervised": cross_entropy(out.logits, y),
-            "pull": pull(out.high, y, down.anchors),
+            "supervised": cross_entropy(out.logits, batch.y),
+            "pull": pull(out.high, batch.y, down.anchors),
         }
         total = terms["supervised"] + hp.anchor_weight * terms["pull"]
         # Summed over samples of a class: batch means, and batches that hold the class;
         # over all samples: batches
-        own = mates(y).unsqueeze(1)
+        own = mates(batch.y).unsqueeze(1)
         tally = torch.cat(
-            [out.high / own, 1 / own, 1 / torch.full_like(own, len(y))], 1
+            [out.high / own, 1 / own, 1 / torch.full_like(own, len(batch.y))], 1
         )
         return Losses(total, terms, {"batches": tally})
 

@@ -69,7 +69,7 @@ from fedlib.core.hyper import HyperParameters
 from fedlib.core.losses import cross_entropy, kl_to_teacher
 from fedlib.core.messages import as_model
 from fedlib.core.method import Context, Counted, Logged, Losses, Shards, Turn
-from fedlib.core.nets import State
+from fedlib.core.net import State
 from fedlib.core.tree import tree_map
 
 
@@ -160,15 +160,15 @@ def client(
         )
         return {"labels": y, "noise": noise, "own_noise": own}
 
-    def loss(state, x, y, extra):
-        out = ctx.net(state, x, train=True)
-        terms = {"supervised": cross_entropy(out.logits, y)}
+    def loss(state, batch):
+        out = ctx.net(state, batch.x, train=True)
+        terms = {"supervised": cross_entropy(out.logits, batch.y)}
         terms |= {"synthetic": torch.zeros(()), "latent": torch.zeros(())}
         if begun:
-            theta, labels = down.generator.state, extra["labels"]
-            h = generator(theta, extra["noise"], labels)
+            theta, labels = down.generator.state, batch.extra["labels"]
+            h = generator(theta, batch.extra["noise"], labels)
             terms["synthetic"] = synthetic(ctx, state, h, labels)
-            h = generator(theta, extra["own_noise"][: len(y)], y)
+            h = generator(theta, batch.extra["own_noise"][: len(batch.y)], batch.y)
             terms["latent"] = latent(ctx, state, h, out.logits)
         total = (
             terms["supervised"]

@@ -85,11 +85,11 @@ def client(
     """Box 2."""
     begun = down.teacher.known.to(torch.float32)  # 0 in the first round
 
-    def loss(state, x, y, extra):
-        logits = ctx.net(state, x, train=True).logits
-        soft = torch.softmax(ctx.net(extra, x).logits.detach(), -1)
+    def loss(state, batch):
+        logits = ctx.net(state, batch.x, train=True).logits
+        soft = torch.softmax(ctx.net(batch.extra, batch.x).logits.detach(), -1)
         terms = {
-            "supervised": cross_entropy(logits, y),
+            "supervised": cross_entropy(logits, batch.y),
             "distill": begun * kl_to_teacher(soft, logits, 1.0).mean(),
         }
         total = terms["supervised"] + ctx.hp.distill_weight * terms["distill"]

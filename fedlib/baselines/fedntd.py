@@ -72,12 +72,12 @@ def client(
     """Box 2."""
     hp = ctx.hp
 
-    def loss(state, x, y, extra):
-        logits = ctx.net(state, x, train=True).logits
-        teacher = ctx.net(extra, x).logits.detach()
+    def loss(state, batch):
+        logits = ctx.net(state, batch.x, train=True).logits
+        teacher = ctx.net(batch.extra, batch.x).logits.detach()
         terms = {
-            "supervised": cross_entropy(logits, y),
-            "distill": distill(logits, teacher, y, hp.temperature),
+            "supervised": cross_entropy(logits, batch.y),
+            "distill": distill(logits, teacher, batch.y, hp.temperature),
         }
         total = terms["supervised"] + hp.distill_weight * terms["distill"]
         return Losses(total, terms, {})

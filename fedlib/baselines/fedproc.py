@@ -83,11 +83,11 @@ def client(
     begun = bool(down.protos.known.any())
     share = min((ctx.round - 1) / hp.schedule_rounds, 1.0) if begun else 1.0
 
-    def loss(state, x, y, extra):
-        out = ctx.net(state, x, train=True)
+    def loss(state, batch):
+        out = ctx.net(state, batch.x, train=True)
         terms = {
-            "supervised": cross_entropy(out.logits, y),
-            "contrast": begun * contrast(out.high, y, down.protos, hp),
+            "supervised": cross_entropy(out.logits, batch.y),
+            "contrast": begun * contrast(out.high, batch.y, down.protos, hp),
         }
         total = share * terms["supervised"] + (1 - share) * terms["contrast"]
         return Losses(total, terms, {"high": out.high})

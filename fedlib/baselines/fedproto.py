@@ -45,7 +45,7 @@ from fedlib.core.hyper import HyperParameters
 from fedlib.core.losses import cross_entropy
 from fedlib.core.messages import as_model
 from fedlib.core.method import Context, Counted, Logged, Losses, Method, Shards, Turn
-from fedlib.core.nets import State
+from fedlib.core.net import State
 from fedlib.core.protos import Protos, Weighting
 from fedlib.core.readouts import Models, Rule
 from fedlib.core.tree import tree_map
@@ -108,11 +108,11 @@ def client(
 ) -> Turn[Client, Up]:
     """Box 2 and 3."""
 
-    def loss(state, x, y, extra):
-        out = ctx.net(state, x, train=True)
+    def loss(state, batch):
+        out = ctx.net(state, batch.x, train=True)
         terms = {
-            "supervised": cross_entropy(out.logits, y),
-            "pull": protos.pull(out.high, y, down.protos),
+            "supervised": cross_entropy(out.logits, batch.y),
+            "pull": protos.pull(out.high, batch.y, down.protos),
         }
         total = terms["supervised"] + ctx.hp.proto_weight * terms["pull"]  # Eq. (7)
         return Losses(total, terms, {"high": out.high})

@@ -67,9 +67,9 @@ def client(
     anchor = start(down.model, mine.state)
     trained = [name for name in anchor if name not in buffers]
 
-    def loss(state, x, y, extra):
-        supervised = cross_entropy(ctx.net(state, x, train=True).logits, y)
-        near = half_square(state[name] - extra[name] for name in trained)
+    def loss(state, batch):
+        supervised = cross_entropy(ctx.net(state, batch.x, train=True).logits, batch.y)
+        near = half_square(state[name] - batch.extra[name] for name in trained)
         pull = near.detach() if hp.term == "detached" else near
         total = supervised + hp.prox_weight * pull
         if hp.extra_decay:

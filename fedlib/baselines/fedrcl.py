@@ -75,12 +75,12 @@ def client(
     """Box 2."""
     hp = ctx.hp
 
-    def loss(state, x, y, extra):
-        out, levels = ctx.net.levels(state, x, train=True)
-        by_level = [torch.stack(contrast(z, y, hp)) for z in levels]
+    def loss(state, batch):
+        out, levels = ctx.net.levels(state, batch.x, train=True)
+        by_level = [torch.stack(contrast(z, batch.y, hp)) for z in levels]
         together, apart = torch.stack(by_level).mean(0)
         terms = {
-            "supervised": cross_entropy(out.logits, y),
+            "supervised": cross_entropy(out.logits, batch.y),
             "contrast": together,
             "penalty": apart,
         }

@@ -36,7 +36,7 @@ from fedlib.blocks.shared_model import Client, Down, Up
 from fedlib.core.averaging import start
 from fedlib.core.losses import cross_entropy
 from fedlib.core.method import Context, Logged, Losses, Shards, Turn
-from fedlib.core.nets import State
+from fedlib.core.net import State
 
 
 class HP(personal_layers.HP):
@@ -55,9 +55,9 @@ def train_part(
         return state, {}
     frozen = ctx.net.init_names() - free - ctx.net.buffers
 
-    def loss(state, x, y, extra):
+    def loss(state, batch):
         state = {k: v.detach() if k in frozen else v for k, v in state.items()}
-        supervised = cross_entropy(ctx.net(state, x, train=True).logits, y)
+        supervised = cross_entropy(ctx.net(state, batch.x, train=True).logits, batch.y)
         return Losses(supervised, {f"{part}_supervised": supervised}, {})
 
     steps = ctx.training.local_steps and epochs * ctx.training.local_steps

@@ -115,19 +115,21 @@ def client(
     anchors, classes = down.anchors, torch.arange(ctx.classes)
     everyone = Protos(anchors, torch.ones_like(classes))
 
-    def loss(state, x, y, extra):
-        out = ctx.net(state, x, train=True)
+    def loss(state, batch):
+        out = ctx.net(state, batch.x, train=True)
         on_anchors = ctx.net.head(ctx.net.head_state(state), anchors, train=True)
         terms = {
-            "supervised": cross_entropy(out.logits, y),
-            "pull": protos.pull(out.high, y, everyone),
-            "contrast": margin_contrast(out.high, y, anchors, extra["margin"]),
+            "supervised": cross_entropy(out.logits, batch.y),
+            "pull": protos.pull(out.high, batch.y, everyone),
+            "contrast": margin_contrast(
+                out.high, batch.y, anchors, batch.extra["margin"]
+            ),
             "calibration": cross_entropy(on_anchors, classes),
         }
         total = terms["supervised"] + hp.anchor_weight * terms["pull"]
         total = total + hp.margin_weight * terms["contrast"]
         total = total + hp.calibration_weight * terms["calibration"]
-        return Losses(total, terms | extra, {})
+        return Losses(total, terms | batch.extra, {})
 
     samples = bool(shards.sizes().any())  # without any, training says so
     extra = {"margin": margins(ctx, down, mine, shards)} if samples else {}

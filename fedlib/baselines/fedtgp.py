@@ -67,7 +67,7 @@ from fedlib.core.method import (
     Shards,
     Turn,
 )
-from fedlib.core.nets import State
+from fedlib.core.net import State
 from fedlib.core.protos import Protos
 from fedlib.core.rng import generator
 
@@ -113,11 +113,11 @@ def client(
 ) -> Turn[Client, Up]:
     """Box 2 and 3."""
 
-    def loss(state, x, y, extra):
-        out = ctx.net(state, x, train=True)
+    def loss(state, batch):
+        out = ctx.net(state, batch.x, train=True)
         terms = {
-            "supervised": cross_entropy(out.logits, y),
-            "pull": protos.pull(out.high, y, down.protos),
+            "supervised": cross_entropy(out.logits, batch.y),
+            "pull": protos.pull(out.high, batch.y, down.protos),
         }
         total = terms["supervised"] + ctx.hp.proto_weight * terms["pull"]
         return Losses(total, terms, {})

@@ -53,7 +53,7 @@ from fedlib.core.averaging import client_weights, mean_model
 from fedlib.core.embed import owned
 from fedlib.core.messages import Model, sizes
 from fedlib.core.method import Context, Logged, Models, Rule, Shards, Turn
-from fedlib.core.nets import State
+from fedlib.core.net import State
 from fedlib.core.protos import Weighting
 from fedlib.core.rng import generator, seed_of
 from fedlib.core.tree import put, stack, take, tree_map

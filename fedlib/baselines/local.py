@@ -25,7 +25,7 @@ from fedlib.core.method import (
     Shards,
     Turn,
 )
-from fedlib.core.nets import State
+from fedlib.core.net import State
 
 
 class HP(HyperParameters):
@@ -59,8 +59,8 @@ def client(
 ) -> Turn[Client, Nothing]:
     """Train on the client's own data."""
 
-    def loss(state, x, y, extra):
-        supervised = cross_entropy(ctx.net(state, x, train=True).logits, y)
+    def loss(state, batch):
+        supervised = cross_entropy(ctx.net(state, batch.x, train=True).logits, batch.y)
         return Losses(supervised, {"supervised": supervised}, {})
 
     trained = ctx.train(mine.state, shards, loss)

@@ -48,7 +48,7 @@ from fedlib.blocks.shared_model import Down, Server, Up
 from fedlib.core.averaging import start
 from fedlib.core.losses import cross_entropy
 from fedlib.core.method import Context, Losses, Shards, Turn
-from fedlib.core.nets import State
+from fedlib.core.net import State
 from fedlib.core.tree import flatten, put, restore, take
 
 
@@ -96,13 +96,14 @@ def client(
     previous = put(received, own, take(mine.state, own))
     teachers = {"received": received, "previous": previous}
 
-    def loss(state, x, y, extra):
-        out = ctx.net(state, x, train=True)
+    def loss(state, batch):
+        out = ctx.net(state, batch.x, train=True)
         z = {
-            k: ctx.net(t, x).high.detach() for k, t in restore(teachers, extra).items()
+            k: ctx.net(t, batch.x).high.detach()
+            for k, t in restore(teachers, batch.extra).items()
         }
         terms = {
-            "supervised": cross_entropy(out.logits, y),
+            "supervised": cross_entropy(out.logits, batch.y),
             "contrast": contrast(out.high, **z, temperature=hp.temperature),
         }
         total = terms["supervised"] + hp.contrast_weight * terms["contrast"]

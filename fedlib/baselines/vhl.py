@@ -55,7 +55,7 @@ from fedlib.blocks.virtual_images import Recipe
 from fedlib.core.layers import linear
 from fedlib.core.losses import cross_entropy
 from fedlib.core.method import Context, Losses, Model, Models, Rule, Shards, Turn
-from fedlib.core.nets import Out, State
+from fedlib.core.net import Out, State
 from fedlib.core.rng import generator, seed_of
 
 SECOND = "own.virtual."
@@ -134,17 +134,17 @@ def client(
     labels = virtual_data.labels(ctx.classes, hp.virtual_per_class)
     plans = virtual_data.plans(ctx, shards.ids)
 
-    def loss(state, x, y, extra):
-        made = labels[extra["virtual"]]
-        both = torch.cat([x, images[extra["virtual"]]])
+    def loss(state, batch):
+        made = labels[batch.extra["virtual"]]
+        both = torch.cat([batch.x, images[batch.extra["virtual"]]])
         out = ctx.net(state, both, train=True)
-        logits, own = outputs(state, out), len(y)
+        logits, own = outputs(state, out), len(batch.y)
         z, virtual = out.high[:own], out.high[own:]
         terms = {
-            "supervised": cross_entropy(logits[:own], y),
+            "supervised": cross_entropy(logits[:own], batch.y),
             "tuning": cross_entropy(logits[own:], made + ctx.classes),
             "align": virtual_data.supcon_union(
-                z, y, virtual, made, hp.align_temperature
+                z, batch.y, virtual, made, hp.align_temperature
             ),
         }
         total = (

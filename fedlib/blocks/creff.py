@@ -19,7 +19,7 @@ from fedlib.blocks.descent import batches, fit, of_module
 from fedlib.core import heads, protos
 from fedlib.core.local import Losses
 from fedlib.core.method import Context
-from fedlib.core.nets import State
+from fedlib.core.net import State
 from fedlib.core.protos import Protos
 from fedlib.core.rng import generator
 

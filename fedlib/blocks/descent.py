@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedlib.core.local import Losses
-from fedlib.core.nets import State
+from fedlib.core.net import State
 
 Moments = dict[str, dict[str, Tensor]]
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedlib.blocks import descent
-from fedlib.core.nets import State
+from fedlib.core.net import State
 
 Noise = Literal["normal", "uniform"]
 

@@ -12,7 +12,7 @@ from fedlib.blocks import shared_model
 from fedlib.blocks.shared_model import Client, Server
 from fedlib.core.averaging import start
 from fedlib.core.method import Context, Model, Models, Rule
-from fedlib.core.nets import Net
+from fedlib.core.net import Net
 
 Personal = Literal["head", "linear", "nothing"]
 

@@ -23,7 +23,7 @@ from fedlib.core.method import (
     Shards,
     Turn,
 )
-from fedlib.core.nets import State
+from fedlib.core.net import State
 from fedlib.core.protos import Weighting
 from fedlib.core.readouts import Models, Rule
 from fedlib.core.tree import Tree, tree_map
@@ -104,8 +104,8 @@ def client_with(
 def client(ctx: Context, down: Down, mine: Client, shards: Shards) -> Turn[Client, Up]:
     """Train by cross-entropy."""
 
-    def loss(state, x, y, extra):
-        supervised = cross_entropy(ctx.net(state, x, train=True).logits, y)
+    def loss(state, batch):
+        supervised = cross_entropy(ctx.net(state, batch.x, train=True).logits, batch.y)
         return Losses(supervised, {"supervised": supervised}, {})
 
     return client_with(ctx, down, mine, shards, loss)

@@ -13,7 +13,7 @@ import torchvision.transforms.functional as T
 from torch import Tensor
 from torchvision.transforms import InterpolationMode
 
-from fedlib.core.local import Shards
+from fedlib.core.shards import Shards
 
 KINDS = ("color", "crop", "cutout", "flip", "scale", "rotate")
 BRIGHTNESS, SATURATION, CONTRAST = 1.0, 2.0, 0.5

@@ -21,7 +21,7 @@ from fedlib.core import averaging, protos
 from fedlib.core.local import Losses
 from fedlib.core.messages import Model, as_model
 from fedlib.core.method import Context
-from fedlib.core.nets import Net, State
+from fedlib.core.net import Net, State
 from fedlib.core.protos import Protos
 from fedlib.core.rng import generator as named_generator
 from fedlib.core.tree import tree_map

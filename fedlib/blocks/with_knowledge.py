@@ -18,7 +18,7 @@ from fedlib.blocks.with_protos import Client, Down, Server, Up
 from fedlib.core import protos
 from fedlib.core.losses import cross_entropy
 from fedlib.core.method import Context, Losses, Models, Shards, Turn
-from fedlib.core.nets import Out
+from fedlib.core.net import Out
 from fedlib.core.protos import Distance, Protos
 
 
@@ -64,13 +64,13 @@ def client_with(
     hp, (means, _) = ctx.hp, parts(down.protos)
     row = partial(knowledge, temperature=hp.temperature)
 
-    def loss(state, x, y, extra):
-        out = ctx.net(state, x, train=True)
+    def loss(state, batch):
+        out = ctx.net(state, batch.x, train=True)
         logits = ctx.net.head(ctx.net.head_state(state), means.mean, train=True)
         terms = {
-            "supervised": cross_entropy(out.logits, y),
+            "supervised": cross_entropy(out.logits, batch.y),
             "soft": soft_term(logits),
-            "pull": protos.pull(out.high, y, means, distance),
+            "pull": protos.pull(out.high, batch.y, means, distance),
         }
         total = terms["supervised"] + hp.soft_weight * terms["soft"]
         total = total + hp.proto_weight * terms["pull"]

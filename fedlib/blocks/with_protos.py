@@ -18,7 +18,7 @@ from fedlib.core.averaging import start
 from fedlib.core.embed import Collection, collect
 from fedlib.core.messages import Model
 from fedlib.core.method import Context, Counted, Loss, Models, Shards, Tree, Turn
-from fedlib.core.nets import Out
+from fedlib.core.net import Out
 from fedlib.core.protos import Protos
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedlib.core.messages import Model
-from fedlib.core.nets import State
+from fedlib.core.net import State
 from fedlib.core.protos import Weighting
 from fedlib.core.tree import tree_map
 

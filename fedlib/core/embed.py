@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
 
-from fedlib.core.local import Shards, Trained
-from fedlib.core.nets import Net, Out, State
+from fedlib.core.local import Trained
+from fedlib.core.net import Net, Out, State
 from fedlib.core.protos import Protos, class_sums, fill, from_sums
+from fedlib.core.shards import Shards
 from fedlib.core.tree import tree_map
 
 Collection = Literal["train", "eval"]

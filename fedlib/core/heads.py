@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from fedlib.core.nets import Net, State
+from fedlib.core.net import Net, State
 
 
 def name_in(net: Net) -> str:

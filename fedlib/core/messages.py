@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedlib.core.nets import Net, State
+from fedlib.core.net import Net, State
 from fedlib.core.tree import flatten
 
 

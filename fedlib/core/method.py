@@ -20,21 +20,26 @@ from pydantic import BaseModel
 from torch import Tensor
 
 from fedlib.core.local import (
+    AfterStep,
+    Batch,
+    Cohort,
+    Draw,
     Loss,
     Losses,
-    Shards,
+    Task,
     Trained,
-    Training,
-    blank_moments,
     train_local,
 )
 from fedlib.core.messages import Model, Size, sizes
-from fedlib.core.nets import Net, State
+from fedlib.core.net import Net, State
 from fedlib.core.readouts import Models, Rule
 from fedlib.core.rng import generator
+from fedlib.core.shards import Shards
+from fedlib.core.training import Training, blank_moments
 from fedlib.core.tree import Tree, flatten, put, take, tree_map
 
 __all__ = [
+    "Batch",
     "Context",
     "Counted",
     "Logged",
@@ -102,8 +107,8 @@ class Context(Generic[HP]):
         loss: Loss,
         extra: dict[str, Tensor] | None = None,
         *,
-        draw: Callable[[int, int], dict[str, Tensor]] | None = None,
-        after_step: Callable[[State, dict[str, Tensor]], State] | None = None,
+        draw: Draw | None = None,
+        after_step: AfterStep | None = None,
         training: Training | None = None,
         phase: str = "",
         moments: Tree | None = None,
@@ -117,26 +122,22 @@ class Context(Generic[HP]):
             Settings in place of the run's.
         phase : str
             Tells two trainings of one round apart: each shuffles in its own way.
-        extra, draw, after_step, moments, rate
-            As in ``local.train_local``.
+        extra, moments, rate
+            As in ``local.Cohort``.
+        draw, after_step
+            As in ``local.Task``.
         """
         settings = training or self.training
         faded = settings.learning_rate * settings.decay ** max(0, self.round - 1)
         memory = self.memory if moments is None else None
+        if memory is not None:
+            moments = memory.moments
         trained = train_local(
-            state,
-            shards,
-            loss,
+            Cohort(state, shards, extra or {}, moments or {}, rate),
+            Task(loss, draw, after_step),
             settings.model_copy(update={"learning_rate": faded}),
+            self.net,
             lambda purpose, client: self.random(phase + purpose, client),
-            classes=self.classes,
-            extra=extra,
-            draw=draw,
-            after_step=after_step,
-            moments=moments if memory is None else memory.moments,
-            rate=rate,
-            buffers=self.net.buffers,
-            dropout_keys=self.net.dropout_keys,
             chunk=self.chunk,
             plain=self.plain,
         )

@@ -18,10 +18,10 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedlib.core.embed import Embedded, class_means, forward, outputs, padded
-from fedlib.core.local import Shards
 from fedlib.core.log import NOT_EVALUATED, Log
-from fedlib.core.nets import Net, Out, State
+from fedlib.core.net import Net, Out, State
 from fedlib.core.protos import Protos, merge, nearest
+from fedlib.core.shards import Shards
 
 # rule -> what it does, as tables and figures print it
 RULES = {

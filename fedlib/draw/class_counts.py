@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from fedlib.draw import plot
+from fedlib.draw import layout, looks, shaded
 from fedlib.partitions import Partition
 
 CELL = 0.17  # inches: a row of a panel, as high as a legible count
@@ -24,7 +24,7 @@ def _tables(partitions: Mapping[str, Partition], labels: Tensor) -> dict[str, An
     return {name: p.table(labels).to_numpy() for name, p in partitions.items()}
 
 
-@mpl.rc_context(plot.RC)
+@mpl.rc_context(looks.RC)
 def heat(
     partitions: Mapping[str, Partition],
     labels: Tensor,
@@ -50,20 +50,20 @@ def heat(
         Whether a single panel takes the full page instead of one column.
     """
     tables = _tables(partitions, labels)
-    norm = plot.shades(tables.values(), 1.0)
+    norm = shaded.shades(tables.values(), 1.0)
     most = max(table.shape[1] for table in tables.values())
     if class_names is not None and len(class_names) != most:
         raise ValueError(f"class_names: got {len(class_names)} names, expected {most}")
     names = list(class_names or range(most))
     rows = max(len(table) for table in tables.values())
     height = 0.7 + CELL * min(max(rows, 6), 30)
-    fig, axes, _ = plot.panel_axes(
+    fig, axes, _ = layout.panel_axes(
         len(tables), height, wide=wide, xlabel="Class", ylabel="Client"
     )
     for ax, (title, table) in zip(axes, tables.items(), strict=True):
         clients, classes = table.shape
         step = math.ceil(classes / (26 if len(axes) == 1 and wide else 13))
-        plot.cells(
+        shaded.cells(
             ax,
             table,
             norm,
@@ -72,10 +72,10 @@ def heat(
             steps=(math.ceil(clients / 20), step),
         )
         ax.set_title(title)
-    plot.shade_bar(fig, axes, norm, "Training samples")
+    shaded.shade_bar(fig, axes, norm, "Training samples")
     if write:
         across = [table.T for table in tables.values()]
-        plot._write_counts(fig, axes, across, norm)
+        shaded._write_counts(fig, axes, across, norm)
     rows = [
         (name, client, c, int(value))
         for name, table in tables.items()

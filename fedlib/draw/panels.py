@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from fedlib.draw import plot
-from fedlib.draw.plot import RC
+from fedlib.draw import layout, looks, plot
+from fedlib.draw.looks import RC
 
 
 def _logarithmic(values: Sequence[Any]) -> bool:
@@ -57,13 +57,13 @@ def lines(
         Whether ``y`` are fractions to be labelled in percent.
     """
     names = dict(names or {})
-    kept = [c for c in (panel, setting, x, line) if c in df]
-    plot.require(df, [panel, x, line, y], kept)
+    asked = [c for c in (panel, setting, x, line) if c in df]
+    layout.require(df, [panel, x, line, y], asked)
     order = list(dict.fromkeys(df[line]))
-    look = plot.styles(order)
-    whole = df if setting in df else df.assign(**{setting: x})
-    panels = list(whole.groupby([panel, setting], sort=False))
-    fig, axes, columns = plot.panel_axes(
+    look = looks.styles(order)
+    rows = df if setting in df else df.assign(**{setting: x})
+    panels = list(rows.groupby([panel, setting], sort=False))
+    fig, axes, columns = layout.panel_axes(
         len(panels),
         2.2,
         len(order),
@@ -73,7 +73,7 @@ def lines(
     several = df[panel].nunique() > 1
     titles = [str(names.get(title, title)) for (title, _), _ in panels]
     drawn_in = [part[y] for _, part in panels]
-    alike = plot.compare(axes, titles if several else [""] * len(titles), drawn_in)
+    alike = layout.compare(axes, titles if several else [""] * len(titles), drawn_in)
     handles = {}
     for ax, title, ((_, swept), part) in zip(axes, titles, panels, strict=True):
         values = list(dict.fromkeys(part[x]))
@@ -104,19 +104,19 @@ def lines(
         shown = values if len(values) <= 8 else values[:: math.ceil(len(values) / 8)]
         labels = [f"{v:g}" if numbers else str(v) for v in shown]
         ax.set_xticks([place[v] for v in shown], labels)
-        ax.set_xlabel(plot.words(str(names.get(swept, swept))))
-        ax.set_title(plot.words(title) if several else "")
+        ax.set_xlabel(looks.words(str(names.get(swept, swept))))
+        ax.set_title(looks.words(title) if several else "")
         ax.grid(axis="y")
         if percent:
-            ax.yaxis.set_major_formatter(FuncFormatter(plot.in_percent))
+            ax.yaxis.set_major_formatter(FuncFormatter(layout.in_percent))
     for places in [] if percent else alike:
         here = pd.concat([panels[i][1] for i in places])
-        plot.spread_out(axes[places[0]], [part for _, part in here.groupby(line)[y]])
+        layout.spread_out(axes[places[0]], [part for _, part in here.groupby(line)[y]])
     fig.legend(
         handles=[handles[n] for n in order], loc="outside lower center", ncols=columns
     )
-    kept += [y, *(c for c in ("sd",) if c in df)]
-    return fig, df.loc[:, kept].reset_index(drop=True)
+    asked += [y, *(c for c in ("sd",) if c in df)]
+    return fig, df.loc[:, asked].reset_index(drop=True)
 
 
 @mpl.rc_context(RC)
@@ -138,12 +138,12 @@ def dots(
     ValueError
         Missing columns, doubled rows, or a number that has no logarithm.
     """
-    plot.require(df, [row, x, group], [row, group])
+    layout.require(df, [row, x, group], [row, group])
     if not (df[x] >= 0).all():
         raise ValueError(f"df: got {df[x].min()} as least {x}, expected at least 0")
     names, groups = (list(dict.fromkeys(df[c])) for c in (row, group))
-    look, place = plot.styles(names), {name: i for i, name in enumerate(names)}
-    fig, (ax,), columns = plot.panel_axes(
+    look, place = looks.styles(names), {name: i for i, name in enumerate(names)}
+    fig, (ax,), columns = layout.panel_axes(
         1, 0.6 + 0.17 * len(names), len(groups), xlabel=xlabel
     )
     ax.set_xscale("log")
@@ -152,7 +152,7 @@ def dots(
         mine = df[(df[group] == name) & (df[x] > 0)]
         colours = [look[n].colour for n in mine[row]]
         faces = colours if i == 0 else ["white"] * len(mine)
-        marker = plot.MARKERS[i]
+        marker = looks.MARKERS[i]
         at = [place[n] + 0.24 * (i - (len(groups) - 1) / 2) for n in mine[row]]
         look_of = {"marker": marker, "edgecolors": colours, "zorder": 3}
         ax.scatter(mine[x], at, 18, faces, **look_of)
@@ -162,9 +162,9 @@ def dots(
             [],
             linestyle="",
             color="0.3",
-            marker=plot.MARKERS[i],
+            marker=looks.MARKERS[i],
             markerfacecolor="0.3" if i == 0 else "white",
-            label=plot.words(str(name)),
+            label=looks.words(str(name)),
         )
         for i, name in enumerate(groups)
     ]
@@ -172,8 +172,8 @@ def dots(
     ax.tick_params(axis="y", length=0)
     ax.set_ylim(len(names) - 0.4, -0.6)
     fig.legend(handles=handles, loc="outside lower center", ncols=columns)
-    kept = [c for c in df if c in (row, group, x)]
-    return fig, df.loc[:, kept].reset_index(drop=True)
+    asked = [c for c in df if c in (row, group, x)]
+    return fig, df.loc[:, asked].reset_index(drop=True)
 
 
 @mpl.rc_context(RC)
@@ -192,7 +192,7 @@ def planes(
     classes = sorted(df["label"].unique())
     domains = list(dict.fromkeys(df["domain"])) if "domain" in df else []
     domains = [name for name in domains if name]
-    fig, axes, _ = plot.panel_axes(len(panels), 2.4, min(len(classes), 12), wide=True)
+    fig, axes, _ = layout.panel_axes(len(panels), 2.4, min(len(classes), 12), wide=True)
     for ax, (title, part) in zip(axes, panels, strict=True):
         plot.embedded(ax, part, classes, 7, domains=domains)
         ax.set_title(str(title))

@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from fedlib.draw import plot
-from fedlib.draw.plot import PAGE, RC
+from fedlib.draw.looks import PAGE, RC
 
 SIDE = 1.55  # inches: height of a panel
 IN_A_ROW = 13  # classes in a row of the legend
@@ -59,5 +59,5 @@ def grid(
     look = {"handletextpad": 0.1, "columnspacing": 0.7}
     look["ncols"] = min(len(classes), IN_A_ROW)
     plot.class_legend(fig, classes, class_names, loc="outside lower center", **look)
-    kept = [row, column, "label", *(["kind"] if "kind" in df else []), "x", "y"]
-    return fig, df[kept].reset_index(drop=True)
+    columns = [row, column, "label", *(["kind"] if "kind" in df else []), "x", "y"]
+    return fig, df[columns].reset_index(drop=True)

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from torch import Tensor
 
-from fedlib.draw import plot
+from fedlib.draw import layout, looks
 
 LARGEST = 0.8  # inches a side of an image
 SPACE, GAP = 0.04, 0.14  # inches between images, and between groups
@@ -86,7 +86,7 @@ def _wrapped(
     }
 
 
-@mpl.rc_context(plot.RC)
+@mpl.rc_context(looks.RC)
 def grid(
     groups: Mapping[str, Mapping[str, Tensor]], rows: Sequence[str]
 ) -> tuple[Figure, pd.DataFrame]:
@@ -124,7 +124,7 @@ def grid(
     titles = [title for group in groups.values() for title in group]
     left = 0.08 + LETTER * max(map(len, rows))
     gaps = SPACE * (len(titles) - 1) + (GAP - SPACE) * (len(groups) - 1)
-    side = min(LARGEST, (plot.PAGE - left - 0.04 - gaps) / len(titles))
+    side = min(LARGEST, (looks.PAGE - left - 0.04 - gaps) / len(titles))
     tall = side * height / width
     groups = _wrapped(groups, side)
     titles = [title for group in groups.values() for title in group]
@@ -173,7 +173,7 @@ def grid(
     return fig, numbers
 
 
-@mpl.rc_context(plot.RC)
+@mpl.rc_context(looks.RC)
 def losses(
     df: pd.DataFrame, *, line: str = "curve", labels: Mapping[str, str] | None = None
 ) -> tuple[Figure, pd.DataFrame]:
@@ -203,9 +203,9 @@ def losses(
     drawn = df.groupby(keys, sort=False)["loss"].agg(loss="mean", sd="std")
     drawn = drawn.reset_index()
     panels = list(dict.fromkeys(drawn["panel"]))
-    look = plot.styles(dict.fromkeys(drawn[line]))
+    look = looks.styles(dict.fromkeys(drawn[line]))
     longest = max(len(s.label) for s in look.values())
-    fig, axes, columns = plot.panel_axes(
+    fig, axes, columns = layout.panel_axes(
         len(panels), 2.0, len(look), xlabel="Training step", longest=longest
     )
     handles = {}

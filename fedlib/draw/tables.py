@@ -73,8 +73,8 @@ def mean_sd(values: Any, ddof: int) -> MeanSd:
 
 def csv_text(df: pd.DataFrame) -> str:
     """Return a table as CSV with ten digits; a missing value is an empty field."""
-    named = df.index.name is not None
-    return df.to_csv(index=named, lineterminator="\n", float_format="%.10g")
+    indexed = df.index.name is not None
+    return df.to_csv(index=indexed, lineterminator="\n", float_format="%.10g")
 
 
 LATEX = (
@@ -287,8 +287,8 @@ def render(
         titles of data sets; columns that are not there are left out.
     """
     sd, stars = dict(sd or {}), dict(stars or {})
-    named = [*values, *sd.values(), *stars.values(), *blocks]
-    unknown = [c for c in named if c not in df]
+    asked = [*values, *sd.values(), *stars.values(), *blocks]
+    unknown = [c for c in asked if c not in df]
     unknown += [c for c in (*sd, *stars, *best) if c not in values]
     if unknown:
         raise ValueError(f"columns: got {unknown}, expected some of {list(df)}")
@@ -305,14 +305,14 @@ def render(
     called, cells = names or {}, {}
     for column in columns:
         if column not in values:
-            told = called.get(column, str)
+            in_words = called.get(column, str)
             cells[column] = [
-                Cell("" if is_missing(v) else str(told(v))) for v in df[column]
+                Cell("" if is_missing(v) else str(in_words(v))) for v in df[column]
             ]
             continue
         numbers = [_number(column, v) for v in df[column]]
         shown = [None if v is None else f"{v * scale:z.{digits}f}" for v in numbers]
-        printed = [None if t is None else float(t) for t in shown]
+        rounded = [None if t is None else float(t) for t in shown]
         spread = df[sd[column]] if column in sd else [None] * len(df)
         marks = df[stars[column]] if column in stars else [None] * len(df)
         sds = [_number(sd.get(column, ""), s) for s in spread]
@@ -325,7 +325,7 @@ def render(
         ranks = [0] * len(df)
         around = [None if s is None else float(s) for s in wides]
         for rows in block_rows if column in best else []:
-            part = _ranks([printed[i] for i in rows], [around[i] for i in rows])
+            part = _ranks([rounded[i] for i in rows], [around[i] for i in rows])
             for i, rank in zip(rows, part, strict=True):
                 ranks[i] = rank
         cells[column] = [Cell(t, r) for t, r in zip(texts, ranks, strict=True)]

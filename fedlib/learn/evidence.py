@@ -31,19 +31,21 @@ def runs(
     seeds : list of int
     """
     asked = [(name, build(seed)) for seed in seeds for name, build in cases.items()]
-    found: dict[str, list[Result]] = {name: [] for name in cases}
+    by_case: dict[str, list[Result]] = {name: [] for name in cases}
     results = run_many([spec for _, spec in asked])
     for (name, _), result in zip(asked, results, strict=True):
-        found[name].append(result)
-    return found
+        by_case[name].append(result)
+    return by_case
 
 
 def frame(
-    found: Mapping[str, list[Result]], read: Callable[[Result], float]
+    results: Mapping[str, list[Result]], read: Callable[[Result], float]
 ) -> pd.DataFrame:
     """Return one number per run: a row for each seed, a column for each case."""
-    seeds = [result.spec.seed for result in next(iter(found.values()))]
-    columns = {name: [float(read(r)) for r in each] for name, each in found.items()}
+    seeds = [result.spec.seed for result in next(iter(results.values()))]
+    columns = {
+        name: [float(read(r)) for r in of_case] for name, of_case in results.items()
+    }
     return pd.DataFrame(columns, index=pd.Index(seeds, name="seed"))
 
 
@@ -94,17 +96,17 @@ def say(scores: pd.DataFrame, one: str, other: str, where: str = "") -> Lead:
     where : str
         Begins the sentence, such as "in the last round".
     """
-    found = lead(scores, one, other)
+    margin = lead(scores, one, other)
     begin = f"{where}: " if where else ""
-    numbers = f"sd {found.sd:.1f}, above on {found.won} of {found.seeds} seeds"
-    if found.told_apart:
-        side = "ahead of" if found.mean > 0 else "behind"
-        points = f"by {abs(found.mean):.1f} points"
+    numbers = f"sd {margin.sd:.1f}, above on {margin.won} of {margin.seeds} seeds"
+    if margin.told_apart:
+        side = "ahead of" if margin.mean > 0 else "behind"
+        points = f"by {abs(margin.mean):.1f} points"
         print(f"{begin}{one} is {side} {other} {points} ({numbers})")
     else:
-        points = f"{found.mean:+.1f} points"
+        points = f"{margin.mean:+.1f} points"
         print(f"{begin}{one} and {other} are not told apart, {points} ({numbers})")
-    return found
+    return margin
 
 
 def holds(sentence: str, flags: Iterable[object]) -> int:

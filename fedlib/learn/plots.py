@@ -18,9 +18,9 @@ from PIL import Image
 from torch import Tensor
 
 from fedlib import registry
-from fedlib.core.nets import State
+from fedlib.core.net import State
 from fedlib.core.protos import nearest
-from fedlib.draw.plot import CYCLE, MARKERS, PAGE, RC
+from fedlib.draw.looks import CYCLE, MARKERS, PAGE, RC
 from fedlib.learn.toy import CLASSES, OWNED, Played
 
 GRID = 160  # points across a panel
@@ -179,15 +179,15 @@ def moving(frames: Sequence[Played], milliseconds: int = 700) -> HTML:
         fig, ax = plt.subplots(figsize=(2.9, 2.5), dpi=90, layout="constrained")
         _panel(ax, played, within)
         ax.set_title(f"round {played.last.number}: {ax.get_title()}", fontsize=7)
-        kept = io.BytesIO()
-        fig.savefig(kept, format="png", dpi=90)
+        buffer = io.BytesIO()
+        fig.savefig(buffer, format="png", dpi=90)
         plt.close(fig)
-        pictures.append(Image.open(kept).convert("RGB").quantize(COLOURS))
+        pictures.append(Image.open(buffer).convert("RGB").quantize(COLOURS))
     times = [milliseconds] * (len(pictures) - 1) + [3 * milliseconds]
     film = io.BytesIO()
     more = {"save_all": True, "append_images": pictures[1:], "duration": times}
     pictures[0].save(film, format="GIF", loop=0, **more)
-    told = ", ".join(f"{p.last.number}: {100 * p.accuracy:.0f} %" for p in frames)
-    alt = f"The plane of embeddings, accuracy after round {told}"
+    accuracies = ", ".join(f"{p.last.number}: {100 * p.accuracy:.0f} %" for p in frames)
+    alt = f"The plane of embeddings, accuracy after round {accuracies}"
     data = base64.b64encode(film.getvalue()).decode()
     return HTML(f'<img alt="{alt}" src="data:image/gif;base64,{data}">')

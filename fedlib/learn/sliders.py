@@ -9,7 +9,7 @@ import pandas as pd
 from IPython.display import display
 from matplotlib.figure import Figure
 
-from fedlib.draw.plot import COLUMN, CYCLE, HATCHES, RC
+from fedlib.draw.looks import COLUMN, CYCLE, HATCHES, RC
 
 Drawn = tuple[Figure, pd.DataFrame]
 

@@ -15,12 +15,13 @@ from torch import nn
 
 from fedlib import registry
 from fedlib.core.layers import Conv2d, Linear, MaxPool2d
-from fedlib.core.local import Shards, Training
 from fedlib.core.log import Log
 from fedlib.core.messages import Size
 from fedlib.core.method import Context, Round
-from fedlib.core.nets import Net, TwoLevel
+from fedlib.core.net import Net, TwoLevel
 from fedlib.core.readouts import Models, Rule
+from fedlib.core.shards import Shards
+from fedlib.core.training import Training
 from fedlib.core.tree import flatten
 from fedlib.data import load
 from fedlib.partitions import Partition
@@ -164,8 +165,8 @@ def film(
 
 def _evaluated(fed: Federation, played: Sequence[Round]) -> Played:
     last, rule = played[-1], fed.method.rule(fed.ctx.hp)
-    found = Log.of(fed.evaluate(last))
-    right = found.accuracy["/".join(rule)] / found.samples
+    log = Log.of(fed.evaluate(last))
+    right = log.accuracy["/".join(rule)] / log.samples
     models, final = fed.models(last)
     sent = tuple(after.sent for after in played)
     return Played(fed, last, sent, final, models, rule, float(right.mean()))
@@ -184,10 +185,12 @@ def _traffic(played: Played, direction: str) -> str:
             if name.startswith(f"{direction}/") and any(size):
                 seen[name].append(size)
     parts = []
-    for name, each in seen.items():
-        floats, ints = (sum(n) / len(each) / clients for n in zip(*each, strict=True))
+    for name, messages in seen.items():
+        floats, ints = (
+            sum(n) / len(messages) / clients for n in zip(*messages, strict=True)
+        )
         text = f"{_number(floats)}" if floats else f"{_number(ints)} int"
-        when = f" ({len(each)} of {count})" if len(each) < count else ""
+        when = f" ({len(messages)} of {count})" if len(messages) < count else ""
         parts.append(f"{name.partition('/')[2]} {text}{when}")
     if direction == "up":
         for name, size in played.final.items():
@@ -204,11 +207,11 @@ def kept(played: Played) -> dict[str, int]:
         if any(sent.get(f"down/{field}", ()))
         for leaf in flatten(value)
     }
-    found: dict[str, int] = defaultdict(int)
+    sizes: dict[str, int] = defaultdict(int)
     for name, weight in played.last.mine.state.items():
         if name not in names:
-            found[name.partition(".")[0]] += weight[0].numel()
-    return dict(found)
+            sizes[name.partition(".")[0]] += weight[0].numel()
+    return dict(sizes)
 
 
 def travels(played: Mapping[str, Played]) -> pd.DataFrame:

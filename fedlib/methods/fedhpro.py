@@ -122,7 +122,7 @@ from fedlib.core.method import (
     Trained,
     Turn,
 )
-from fedlib.core.nets import State
+from fedlib.core.net import State
 from fedlib.core.protos import Protos
 from fedlib.core.rng import generator
 from fedlib.core.tree import tree_map, tree_mean
@@ -455,17 +455,19 @@ def client(
     near = anchors(down, hp.contrast_with, hp)
     home = anchors(down, hp.align_with, hp)
 
-    def loss(state, x, y, extra):
-        out = ctx.net(state, x, train=True)
-        terms = {"supervised": cross_entropy(out.logits, y)}
+    def loss(state, batch):
+        out = ctx.net(state, batch.x, train=True)
+        terms = {"supervised": cross_entropy(out.logits, batch.y)}
         total = terms["supervised"]
         if hp.contrast_weight:
-            terms["contrast"] = contrast(out.high, y, near, extra["margin"], hp)
+            terms["contrast"] = contrast(
+                out.high, batch.y, near, batch.extra["margin"], hp
+            )
             total = total + hp.contrast_weight * terms["contrast"]
         if hp.align_weight:
-            terms["align"] = align(out.high, y, home, hp)
+            terms["align"] = align(out.high, batch.y, home, hp)
             total = total + hp.align_weight * terms["align"]  # Eq. (14)
-        return Losses(total, terms | extra, {})
+        return Losses(total, terms | batch.extra, {})
 
     begun = start(down.model, mine.state)
     trained = train(ctx, begun, shards, loss)

@@ -64,11 +64,12 @@ from typing import Any, Literal, NamedTuple
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
+from torch.func import vmap
 
+from fedlib.blocks.descent import batches, fit
 from fedlib.core import protos
 from fedlib.core.embed import Collection, collect_each
 from fedlib.core.hyper import HyperParameters, Variant, fill_variant
-from fedlib.core.local import Training, train_local
 from fedlib.core.losses import (
     RELEASED_BASE_TEMPERATURE,
     cross_entropy,
@@ -86,7 +87,7 @@ from fedlib.core.method import (
     Shards,
     Turn,
 )
-from fedlib.core.nets import State
+from fedlib.core.net import State
 from fedlib.core.protos import Protos
 from fedlib.core.rng import generator
 
@@ -213,13 +214,13 @@ def client(
     hp = ctx.hp
     begun = down.high.known.any().to(torch.float32)  # 0 before the first broadcast
 
-    def loss(state, x, y, extra):
-        out = ctx.net(state, x, train=True)
+    def loss(state, batch):
+        out = ctx.net(state, batch.x, train=True)
         terms = {
-            "supervised": cross_entropy(out.logits, y),
-            "contrast_low": begun * contrast(out.low, y, down.low, hp),
-            "contrast_high": begun * contrast(out.high, y, down.high, hp),
-            "soft": begun * soft_term(out.logits, y, down.soft, hp),
+            "supervised": cross_entropy(out.logits, batch.y),
+            "contrast_low": begun * contrast(out.low, batch.y, down.low, hp),
+            "contrast_high": begun * contrast(out.high, batch.y, down.high, hp),
+            "soft": begun * soft_term(out.logits, batch.y, down.soft, hp),
         }
         contrastive = multi_level(terms["contrast_low"], terms["contrast_high"], hp)
         total = (  # Eq. (2)
@@ -241,31 +242,34 @@ def train_head(ctx: Context[HP], head: State, high: Protos) -> State:
     if not high.known.any():  # all were withheld
         return head
     p, label = protos.points(high)
-    points = Shards(p, label, [torch.arange(len(label))], [0])
-    training = Training(
+    shuffle = ctx.random("server batches")
+    plan = batches(len(p), hp.server_batch_size, hp.server_epochs, shuffle)
+    dropout = [
+        k.removeprefix("head.") for k in ctx.net.dropout_keys if k[:5] == "head."
+    ]
+    draw = ctx.random("server dropout")
+    keys = torch.randint(2**62, (len(plan), len(dropout)), generator=draw)
+
+    def entropy(state, p, y):
+        return cross_entropy(ctx.net.head(state, p, train=True), y)  # Eq. (7)
+
+    def loss(state, step):
+        rows = plan[step]
+        state = state | dict(zip(dropout, keys[step], strict=True))
+        # As a cohort of one: products are rounded as where clients train
+        state = {k: v.unsqueeze(0) for k, v in state.items()}
+        total = vmap(entropy)(state, p[rows].unsqueeze(0), label[rows].unsqueeze(0))
+        return Losses(total.sum(), {}, {})
+
+    fitted = fit(
+        head,
+        loss,
+        len(plan),
         optimiser=hp.server_optimiser,
         learning_rate=hp.server_learning_rate or SERVER_RATES[hp.server_optimiser],
         momentum=SERVER_MOMENTUM,  # which Adam does not have
-        batch_size=hp.server_batch_size,
-        local_epochs=hp.server_epochs,
-        drop_last=False,
     )
-
-    def loss(state, p, y, extra):
-        entropy = cross_entropy(ctx.net.head(state, p, train=True), y)  # Eq. (7)
-        return Losses(entropy, {}, {})
-
-    keys = [k.removeprefix("head.") for k in ctx.net.dropout_keys if k[:5] == "head."]
-    trained = train_local(
-        {k: v.unsqueeze(0) for k, v in head.items()},
-        points,
-        loss,
-        training,
-        lambda purpose, _: ctx.random(f"server {purpose}"),
-        classes=ctx.classes,
-        dropout_keys=keys,
-    )
-    return {k: v[0] for k, v in trained.state.items()}
+    return fitted.state
 
 
 def soft_labels(ctx: Context[HP], head: State, high: Protos) -> Protos:

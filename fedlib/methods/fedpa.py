@@ -125,7 +125,7 @@ from fedlib.core.method import (
     Trained,
     Turn,
 )
-from fedlib.core.nets import State
+from fedlib.core.net import State
 from fedlib.core.protos import Protos
 
 Distance = Literal["l2", "mse"]
@@ -366,16 +366,18 @@ def client(
     lambda_ge *= SYNTHETIC_SCALE[hp.synthetic_scale](ctx)
     lambda_po = schedule(hp.proto_weight, hp.schedule_decay, hp.proto_floor, t)
 
-    def loss(state, x, y, extra):
-        out = ctx.net(state, x, train=True)
+    def loss(state, batch):
+        out = ctx.net(state, batch.x, train=True)
         terms = {
-            "supervised": cross_entropy(out.logits, y),  # Eq. (9)
-            "align": align(out.high, y, down.protos, hp),
+            "supervised": cross_entropy(out.logits, batch.y),  # Eq. (9)
+            "align": align(out.high, batch.y, down.protos, hp),
             "synthetic": torch.zeros(()),
         }
         if begun:
-            h = generator(down.generator.state, extra["noise"], extra["labels"])
-            terms["synthetic"] = synthetic(ctx, state, h, extra["labels"])
+            h = generator(
+                down.generator.state, batch.extra["noise"], batch.extra["labels"]
+            )
+            terms["synthetic"] = synthetic(ctx, state, h, batch.extra["labels"])
         total = (  # Eq. (12)
             terms["supervised"]
             + lambda_ge * terms["synthetic"]

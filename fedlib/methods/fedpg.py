@@ -110,6 +110,7 @@ from fedlib.core.hyper import HyperParameters, Variant, fill_variant
 from fedlib.core.losses import cross_entropy
 from fedlib.core.messages import as_model
 from fedlib.core.method import (
+    Batch,
     Context,
     Counted,
     Logged,
@@ -121,7 +122,7 @@ from fedlib.core.method import (
     Shards,
     Turn,
 )
-from fedlib.core.nets import Out, State
+from fedlib.core.net import Out, State
 from fedlib.core.protos import Protos
 from fedlib.core.rng import generator as named_generator
 from fedlib.core.tree import tree_map
@@ -432,14 +433,14 @@ def client(
     hp = ctx.hp
     virtual = down.virtual
 
-    def with_virtual(state, x, y, extra):
-        chosen = extra["virtual"]
+    def with_virtual(state, batch):
+        chosen = batch.extra["virtual"]
         labels = virtual.labels[chosen]
-        own, made = forward(ctx, state, x, virtual.images[chosen])
+        own, made = forward(ctx, state, batch.x, virtual.images[chosen])
         terms = {
-            "supervised": cross_entropy(own.logits, y),
+            "supervised": cross_entropy(own.logits, batch.y),
             "tuning": cross_entropy(made.logits, labels),  # Eq. (12)
-            "align": align(own.high, y, made.high, labels, hp),
+            "align": align(own.high, batch.y, made.high, labels, hp),
         }
         total = (  # Eq. (13)
             terms["supervised"]
@@ -461,9 +462,9 @@ def client(
     return Client(trained.state), up, trained.terms | single
 
 
-def without_virtual(ctx: Context, state: State, x: Tensor, y: Tensor, extra) -> Losses:
+def without_virtual(ctx: Context, state: State, batch: Batch) -> Losses:
     """Return FedAvg's loss, beside the terms that are 0 without virtual images."""
-    supervised = cross_entropy(ctx.net(state, x, train=True).logits, y)
+    supervised = cross_entropy(ctx.net(state, batch.x, train=True).logits, batch.y)
     none = torch.zeros_like(supervised)
     terms = {"supervised": supervised, "tuning": none, "align": none}
     return Losses(supervised, terms, {})

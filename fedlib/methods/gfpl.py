@@ -98,8 +98,9 @@ from fedlib.core.method import (
     Trained,
     Turn,
 )
-from fedlib.core.nets import Out, State
+from fedlib.core.net import Out, State
 from fedlib.core.rng import generator
+from fedlib.core.shards import plan_of
 from fedlib.core.tree import stack
 
 PROJECTION = "own.projection"  # of the layer's weights, beside the net's
@@ -300,9 +301,9 @@ def client(
     hp = ctx.hp
     _, d = ctx.net.embedding_sizes()
 
-    def loss(state, x, y, extra):
-        out = ctx.net(state, x, train=True)
-        return losses(state, out.high, out.logits, y, down.simplex.vertices, hp)
+    def loss(state, batch):
+        out = ctx.net(state, batch.x, train=True)
+        return losses(state, out.high, out.logits, batch.y, down.simplex.vertices, hp)
 
     vertices = down.simplex.vertices.expand_as(mine.simplex)
     now = Client(mine.state, vertices, torch.tensor(shards.ids))
@@ -375,12 +376,12 @@ def retrain_on(
     """Train head and projection of K clients on points ``[M, d]``, nothing else."""
     hp = ctx.hp
 
-    def loss(state, z, y, extra):
+    def loss(state, batch):
         head = ctx.net.head_state(state)
         if hp.retrain == "projection":
             head = {name: value.detach() for name, value in head.items()}
-        logits = ctx.net.head(head, z, train=True)
-        return losses(state, z, logits, y, extra["vertices"], hp)
+        logits = ctx.net.head(head, batch.x, train=True)
+        return losses(state, batch.x, logits, batch.y, batch.extra["vertices"], hp)
 
     state = {k: v for k, v in mine.state.items() if k.startswith(RETRAINED)}
     return ctx.train(state, points, loss, {"vertices": mine.simplex}, **options)
@@ -406,15 +407,13 @@ def batches(ctx: Context, shards: Shards) -> list[list[Tensor]]:
 
     Each is a list of indices; a client without samples has none.
     """
-    training, per_client = ctx.training, []
-    for client, index in zip(shards.ids, shards.index, strict=True):
-        shuffle, cuts = ctx.random("batches", client), []
-        for _ in range(training.local_steps or training.local_epochs):
-            order = index[torch.randperm(len(index), generator=shuffle)]
-            cut = [part for part in order.split(training.batch_size) if len(part)]
-            short = len(cut) > 1 and len(cut[-1]) < training.batch_size
-            cuts += cut[:-1] if short and training.drop_last else cut
-        per_client.append(cuts[: training.local_steps])
+    per_client = []
+    for position, index in enumerate(shards.index):
+        cuts = []
+        if len(index):
+            plan = plan_of(shards, position, ctx.training, ctx.random)
+            cuts = [plan.order[start:end] for start, end in plan.spans]
+        per_client.append(cuts)
     return per_client
 
 

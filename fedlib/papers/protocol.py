@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from fedlib import registry
-from fedlib.core.local import Training
+from fedlib.core.training import Training
 from fedlib.data import Transform
 from fedlib.papers.source import Origin
 from fedlib.partitions import NwayKshot, Scheme

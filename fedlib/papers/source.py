@@ -20,8 +20,9 @@ class Accuracies(NamedTuple):
     )
     # what the printed sd is over; one over clients, or untold, is no error of a mean
     sd_over: Literal["runs", "clients", "untold"] = "runs"
-    # (method, variant) of a printed row -> its run, as in notebooks (``study.parsed``);
-    # a row without a variant is its method's. A variant without one is not implemented.
+    # (method, variant) of a printed row -> its run, as in notebooks
+    # (``placing.parsed``); a row without a variant is its method's. A variant without
+    # one is not implemented.
     runs: Mapping[tuple[str, str], str] = {}
     # data set -> settings that the table does not print, as in notebooks
     settings: Mapping[str, Mapping[str, Any]] = {}

@@ -16,7 +16,7 @@ from fedlib.papers import study
 from fedlib.rebuild import parameters, per_dataset, printed
 from fedlib.rebuild.parameters import Parameter
 from fedlib.rebuild.presets import read_preset
-from fedlib.runs import published, runner
+from fedlib.runs import address, published
 from fedlib.runs.spec import SettingError, Spec, suggestion
 from fedlib.support import paths
 from fedlib.support.files import sha256, write_text
@@ -219,7 +219,7 @@ def _code(artefact: Artefact, methods: set[str]) -> Code:
     chosen = groups & papers.PAPERS.keys() or papers.PAPERS.keys()
     tables = [Place(f"{papers.__name__}.{name}", "PAPER") for name in sorted(chosen)]
     records = [Place(registry.module(name), "METHOD") for name in sorted(methods)]
-    return code([*runner.ROOTS, *tables, *records, *used(artefact.notebook)])
+    return code([*address.ROOTS, *tables, *records, *used(artefact.notebook)])
 
 
 def _code_hash(notebook: Path) -> str:

@@ -23,8 +23,8 @@ from fedlib.data import DataError
 from fedlib.papers import TABLES, budget
 from fedlib.rebuild.artefacts import prepare
 from fedlib.rebuild.costs import text_of
-from fedlib.rebuild.scoreboard import Printed, printed_accuracies
-from fedlib.runs import many, published, runner
+from fedlib.rebuild.our_runs import Printed, printed_accuracies
+from fedlib.runs import address, checkpoints, many, published, runner, timings
 from fedlib.runs.cost import Costs, likeness
 from fedlib.runs.device import chosen
 from fedlib.runs.spec import SettingError, Spec, suggestion
@@ -109,7 +109,7 @@ def _state(spec: Spec) -> tuple[State, int]:
     try:
         if not runner.pending([spec]):
             return "done", spec.rounds
-        rounds, running = runner.under_way(spec)
+        rounds, running = checkpoints.under_way(spec)
     except DataError:
         return "no data", 0
     return "running" if running else "begun" if rounds else "missing", rounds
@@ -121,8 +121,8 @@ def _pace(spec: Spec) -> float | None:
     A processor's seconds say that; a GPU's work is not in them.
     """
     if chosen().type == "cpu":
-        return runner.cpu_seconds_per_round(spec)
-    return runner.seconds_per_round(spec)
+        return timings.cpu_seconds_per_round(spec)
+    return timings.seconds_per_round(spec)
 
 
 def plan(asked: Sequence[Batch]) -> list[Planned]:
@@ -322,7 +322,7 @@ def run(
 def _publish(spec: Spec, echo: Callable[[str], None]) -> None:
     """Publish a finished run; one that cannot be ends no other."""
     try:
-        key = runner.key(spec)
+        key = address.key(spec)
         if not published.has(spec, key):
             published.publish(key)
     except Exception as error:

@@ -8,7 +8,7 @@ import pandas as pd
 from fedlib.data import DataError
 from fedlib.rebuild import artefacts
 from fedlib.rebuild.artefacts import Artefact, prepare, select
-from fedlib.runs import runner, shapes
+from fedlib.runs import runner, shapes, timings
 from fedlib.runs.cost import kind
 from fedlib.runs.spec import Spec
 
@@ -39,7 +39,7 @@ class Speeds:
         for artefact in chosen:
             for spec in distinct(artefact.specs):
                 try:
-                    seconds = runner.seconds_per_round(spec)
+                    seconds = timings.seconds_per_round(spec)
                 except DataError:
                     continue  # the artefact itself reports this
                 if seconds is not None:

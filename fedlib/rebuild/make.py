@@ -13,7 +13,7 @@ from fedlib.rebuild.costs import Speeds, distinct, duration
 from fedlib.rebuild.execute import Execute, Executed, executing, message
 from fedlib.rebuild.kernels import own_kernel
 from fedlib.rebuild.progress import Progress
-from fedlib.runs import many, processes, published, runner
+from fedlib.runs import address, many, processes, published, runner
 from fedlib.runs.compare import largest_difference
 from fedlib.runs.spec import Spec
 from fedlib.support.sources import where
@@ -145,7 +145,7 @@ def _proven(
         return outcome
     same, other = 0, []
     for spec in distinct(prepare(outcome.name, preset, overrides).specs):
-        there = published.find(spec, runner.key(spec))
+        there = published.find(spec, address.key(spec))
         if there is None:
             continue
         here = published.compact(runner.run(spec).log)  # the cache comes first

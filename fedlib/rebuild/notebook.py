@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from pydantic import BaseModel
 
 import fedlib
-from fedlib.draw import plot
+from fedlib.draw import looks, saving
 from fedlib.draw.tables import (
     Rendered,
     escape_markdown,
@@ -69,7 +69,7 @@ def setup(artefact: str = "") -> None:
         An unknown or illegal parameter, or one that no run of this artefact can have;
         figures that cannot be written.
     """
-    plot.use_style()
+    looks.use_style()
     torch.set_num_threads(1)
     if os.environ.get("FEDLIB_CI"):
         warnings.simplefilter("ignore")
@@ -334,7 +334,7 @@ class Artefact:
         ``provenance`` writes data, budget and seeds below it.
         """
         self._drawn.append((fig, df, self._base(suffix, "figure")))
-        plot.save(*self._drawn[-1])
+        saving.save(*self._drawn[-1])
 
     def table(
         self, content: pd.DataFrame | Rendered, suffix: str = "", **options: Any
@@ -424,8 +424,8 @@ class Artefact:
         base = figures_dir() / self.preset / self.paper / self.name
         write_text(base.with_name(f"{base.name}.json"), text + "\n")
         for fig, df, path in self._drawn:
-            plot.footnote(fig, captions.budget(content, "sd" in df))
-            plot.save(fig, df, path)
+            saving.footnote(fig, captions.budget(content, "sd" in df))
+            saving.save(fig, df, path)
         self._drawn.clear()
 
 

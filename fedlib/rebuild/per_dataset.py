@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedlib.data import DATASETS
-from fedlib.papers.study import of_dataset
+from fedlib.papers.placing import of_dataset
 from fedlib.rebuild import parameters
 from fedlib.rebuild.parameters import Parameter
 from fedlib.runs.spec import SettingError, suggestion

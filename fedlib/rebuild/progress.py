@@ -13,7 +13,7 @@ from fedlib.rebuild.artefacts import Artefact
 from fedlib.rebuild.costs import distinct, duration, text_of
 from fedlib.rebuild.execute import Executed
 from fedlib.rebuild.pace import Pace
-from fedlib.runs import runner
+from fedlib.runs import runner, timings
 from fedlib.runs.spec import Spec
 from fedlib.support.progress import progress_off
 
@@ -75,7 +75,7 @@ class Progress:
 
     def count(self, spec: Spec) -> None:
         """Take a run as done."""
-        seconds = (runner.seconds_per_round(spec) or 0.0) * spec.rounds
+        seconds = (timings.seconds_per_round(spec) or 0.0) * spec.rounds
         with self._lock:
             self.pace.ran(spec, seconds, time.perf_counter())
             self.done += 1
@@ -140,7 +140,7 @@ def _timed(
         if text_of(spec) in absent:
             continue
         try:
-            seconds = runner.seconds_per_round(spec)
+            seconds = timings.seconds_per_round(spec)
         except DataError:
             continue
         if seconds is not None:

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from fedlib import registry
-from fedlib.draw.plot import BLUE, GREEN, ORANGE, PAGE, RC, RED
+from fedlib.draw.looks import BLUE, GREEN, ORANGE, PAGE, RC, RED
 from fedlib.rebuild.scoreboard import RAN, STATES
 
 REFERENCE = "reference only"

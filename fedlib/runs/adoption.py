@@ -18,7 +18,7 @@ import joblib
 
 from fedlib.core.method import NonFiniteError
 from fedlib.data import DataError
-from fedlib.runs import compare, published, runner
+from fedlib.runs import address, compare, published, runner
 from fedlib.runs.device import chosen, describe, kernel
 from fedlib.runs.published import Voucher
 from fedlib.runs.spec import Spec
@@ -58,7 +58,7 @@ def difference(run: Stored, rounds: int) -> Difference:
         The data set is missing.
     """
     spec = Spec.model_validate(run.told["spec"])
-    now = runner.identity(spec)
+    now = address.identity(spec)
     for name, what in (("data", "other data"), ("partition", "another partition")):
         if json.loads(json.dumps(now[name])) != run.told[name]:
             return Difference(float("inf"), what)
@@ -173,7 +173,7 @@ def _filed(run: Stored, apart: Difference, rounds: int, tolerance: float) -> Out
     if apart.largest > tolerance:
         return Outcome("stale", run.key, _told(apart, run, rounds))
     spec = Spec.model_validate(run.told["spec"])
-    now = json.loads(json.dumps(runner.identity(spec)))
+    now = json.loads(json.dumps(address.identity(spec)))
     key = published.key_of(now)
     count = _played(run, rounds)
     voucher = Voucher(
@@ -189,10 +189,10 @@ def _filed(run: Stored, apart: Difference, rounds: int, tolerance: float) -> Out
         _republish(run, now, key, voucher)
     if run.cache:
         _carry(run, now, key, voucher)
-    named = _rename_in_figures(run.key, key)
+    figures = _rename_in_figures(run.key, key)
     same = f"same numbers in {count} rounds"
     words = _told(Difference(apart.largest, ""), run, rounds) if apart.largest else same
-    words += f", named in {named} figures" if named else ""
+    words += f", named in {figures} figures" if figures else ""
     return Outcome("adopted", key, f"{words}; now {key}")
 
 
@@ -203,7 +203,7 @@ def _settled(run: Stored) -> Outcome | None:
     except ValueError as error:
         words = "settings: " + " ".join(str(error).split())
         return Outcome("stale", run.key, words)
-    key = runner.key(spec)
+    key = address.key(spec)
     if key == run.key and _key_told(run) == key:
         return Outcome("current", key, "current")
     if run.results and published.has(spec, key):
@@ -247,10 +247,10 @@ def _carry(run: Stored, now: dict[str, Any], key: str, voucher: Voucher) -> None
     left_out = [".lock", *(["final*"] if voucher.largest_difference else [])]
     scratch = here.with_name(f"{key}.adopted")
     shutil.copytree(run.cache, scratch, ignore=shutil.ignore_patterns(*left_out))
-    told = json.loads((scratch / "spec.json").read_text(encoding="utf-8")) | now
-    told["sources"] = runner.code_of(Spec.model_validate(now["spec"])).parts
-    told["vouchers"] = [*told.get("vouchers", []), voucher.model_dump()]
-    text = json.dumps(told, indent=1, sort_keys=True) + "\n"
+    record = json.loads((scratch / "spec.json").read_text(encoding="utf-8")) | now
+    record["sources"] = address.code_of(Spec.model_validate(now["spec"])).parts
+    record["vouchers"] = [*record.get("vouchers", []), voucher.model_dump()]
+    text = json.dumps(record, indent=1, sort_keys=True) + "\n"
     write_text(scratch / "spec.json", text)
     if here == run.cache:
         shutil.rmtree(here)

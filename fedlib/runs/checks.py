@@ -39,8 +39,8 @@ def _shaped(name: str, value: Tensor, *sizes: int) -> None:
 
 def _counts(name: str, value: Tensor, *sizes: int) -> None:
     """Refuse what are not whole numbers of a shape, from ``NOT_EVALUATED`` on."""
-    whole = value.dtype == torch.int64
-    _expect(name, whole, value.dtype, "whole numbers (int64)")
+    integer = value.dtype == torch.int64
+    _expect(name, integer, value.dtype, "whole numbers (int64)")
     _shaped(name, value, *sizes)
     _expect(name, value.ndim == len(sizes), f"{value.ndim} axes", len(sizes))
     low = int(value.min()) if value.numel() else 0
@@ -83,8 +83,8 @@ def _expected_full(spec: Spec) -> int | None:
 
 def evaluations(spec: Spec, rounds: int) -> list[int]:
     """Return which of the first rounds of a spec end with an evaluation."""
-    each = range(1, rounds + 1)
-    return [r for r in each if r % spec.eval_every == 0 or r == spec.rounds]
+    numbers = range(1, rounds + 1)
+    return [r for r in numbers if r % spec.eval_every == 0 or r == spec.rounds]
 
 
 def checked_log(
@@ -147,8 +147,8 @@ def _sent(group: str, tensors: Mapping[str, Tensor], count: int) -> None:
     for own, value in tensors.items():
         name = f"{group}/{own}"
         direction, _, field = own.partition("/")
-        named = direction in ("up", "down") and bool(field)
-        _expect(name, named, repr(own), "up/FIELD or down/FIELD")
+        valid = direction in ("up", "down") and bool(field)
+        _expect(name, valid, repr(own), "up/FIELD or down/FIELD")
         _counts(name, value, count, 2)
         _whole_rows(name, value, value < 0)
 
@@ -161,12 +161,12 @@ def _floats(log: Log, rounds: int, size: int, evaluations: int) -> None:
         real = value.is_floating_point() and value.ndim == 2
         _expect(name, real, f"{value.dtype} {list(value.shape)}", "real numbers")
         _whole_rows(name, value, value.isnan())
-    named = [(f"server/{n}", v, rounds) for n, v in log.server.items()]
-    named += [(f"watch/{n}", v, evaluations) for n, v in log.watch.items()]
-    for name, value, count in named:
+    tensors = [(f"server/{n}", v, rounds) for n, v in log.server.items()]
+    tensors += [(f"watch/{n}", v, evaluations) for n, v in log.watch.items()]
+    for name, value, count in tensors:
         _shaped(name, value, count)
-    named += [(f"term/{n}", v, rounds) for n, v in log.term.items()]
-    for name, value, _ in named:
+    tensors += [(f"term/{n}", v, rounds) for n, v in log.term.items()]
+    for name, value, _ in tensors:
         endless = value.is_floating_point() and bool(value.isinf().any())
         _expect(name, not endless, "an infinite number", "finite ones, or NaN")
 
@@ -205,10 +205,10 @@ def checked_record(spec: Spec, record: Any, format: int) -> dict[str, Any]:
     _expect("record", isinstance(record, dict), type(record).__name__, "a table")
     got = record.get("format")
     _expect("format", got == format, got, format)
-    told = record.get("spec")
-    _expect("spec", isinstance(told, dict), type(told).__name__, "a table")
+    settings = record.get("spec")
+    _expect("spec", isinstance(settings, dict), type(settings).__name__, "a table")
     try:  # settings that came since have their defaults
-        there = Spec.of(**told).model_dump()
+        there = Spec.of(**settings).model_dump()
     except ValueError as error:
         raise StoredError(f"spec: {error}") from None
     other = [name for name, value in spec.model_dump().items() if there[name] != value]
@@ -216,24 +216,24 @@ def checked_record(spec: Spec, record: Any, format: int) -> dict[str, Any]:
     return record
 
 
-def is_timing(found: Any) -> bool:
+def is_timing(content: Any) -> bool:
     """Return whether something read is what a run took."""
     names = ("train_seconds_per_round", "evaluate_seconds_per_round")
     return (
-        isinstance(found, dict)
-        and all(name in found for name in names)
-        and all(isinstance(v, int | float) and 0 <= v < inf for v in found.values())
+        isinstance(content, dict)
+        and all(name in content for name in names)
+        and all(isinstance(v, int | float) and 0 <= v < inf for v in content.values())
     )
 
 
 def seal(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
     """Return the SHA-256 of a file's tensors (names, types, shapes, bits) and text."""
-    found = hashlib.sha256(repr(sorted(metadata.items())).encode())
+    digest = hashlib.sha256(repr(sorted(metadata.items())).encode())
     for name, value in sorted(tensors.items()):
-        told = (name, str(value.dtype), list(value.shape))
-        found.update(repr(told).encode())
-        found.update(value.contiguous().view(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()
+        facts = (name, str(value.dtype), list(value.shape))
+        digest.update(repr(facts).encode())
+        digest.update(value.contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def sealed(
@@ -255,10 +255,10 @@ def unsealed(
     StoredError
         A bit is another than was written, or a name is not among ``known``.
     """
-    told = dict(metadata)
-    written = told.pop(SEAL, None)
-    for name in told:
+    plain = dict(metadata)
+    written = plain.pop(SEAL, None)
+    for name in plain:
         _expect("metadata", name in known, repr(name), " or ".join(known))
-    same = written is None or written == seal(tensors, told)
+    same = written is None or written == seal(tensors, plain)
     _expect("content", same, "other bits", "those that were written")
-    return told
+    return plain

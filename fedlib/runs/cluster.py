@@ -65,14 +65,14 @@ class Cluster:
         scheduler: Any = self._client.scheduler
         try:
             # not scheduler_info(): it is filled, and emptied of workers, beside us
-            told: Any = self._client.sync(scheduler.identity)
+            identity: Any = self._client.sync(scheduler.identity)
         except OSError as error:
             raise ConnectionError(
                 f"cluster: the scheduler at {self._address} is gone. {GO_ON}"
             ) from error
         return {
-            Worker(address, each["host"], each["local_directory"]): each
-            for address, each in told["workers"].items()
+            Worker(address, worker["host"], worker["local_directory"]): worker
+            for address, worker in identity["workers"].items()
         }
 
     def workers(self) -> list[Worker]:
@@ -92,13 +92,13 @@ class Cluster:
         """Wait for a task, or a moment."""
         self._news.wait(TICK)
         self._news.clear()
-        there, found = self._there(), []
+        there, tasks = self._there(), []
         for future, (task, who) in list(self._running.items()):
             if future.status == "pending" and who in there:
                 continue
             del self._running[future]
-            found.append(Ended(task, who, *_answer(future, alive=who in there)))
-        return found
+            tasks.append(Ended(task, who, *_answer(future, alive=who in there)))
+        return tasks
 
     def close(self) -> None:
         """Leave the cluster; workers that still have a task are started anew.

@@ -12,12 +12,12 @@ from fedlib.core.log import NOT_EVALUATED, PER_ROUND, Log
 def first(log: Log, rounds: int) -> Log:
     """Return what a log holds of the first rounds, without names that have nothing."""
     evaluations = int((log.evaluated <= rounds).sum())
-    found = {}
+    shorter = {}
     for name, value in log.flat().items():
-        kept = value[: rounds if name.partition("/")[0] in PER_ROUND else evaluations]
-        if kept.numel() and not _absent(kept).all():
-            found[name] = kept
-    return Log.of(found)
+        part = value[: rounds if name.partition("/")[0] in PER_ROUND else evaluations]
+        if part.numel() and not _absent(part).all():
+            shorter[name] = part
+    return Log.of(shorter)
 
 
 def _absent(value: Tensor) -> Tensor:

@@ -31,11 +31,11 @@ def kind(spec: Spec) -> str:
 
     The share of clients that take part is a real number that counts.
     """
-    told = spec.model_dump(
+    settings = spec.model_dump(
         mode="json",
         exclude={"seed", "partition_seed", "rounds", "eval_every", "all_rules_every"},
     )
-    return json.dumps([_without_floats(told), spec.participation])
+    return json.dumps([_without_floats(settings), spec.participation])
 
 
 def samples(spec: Spec) -> float | None:
@@ -53,8 +53,8 @@ def guess(spec: Spec) -> float:
     entry, training = DATASETS[spec.dataset], spec.training
     steps = training.local_steps
     if steps is None:
-        each = samples(spec) or UNKNOWN / spec.clients
-        steps = training.local_epochs * math.ceil(each / training.batch_size)
+        per_client = samples(spec) or UNKNOWN / spec.clients
+        steps = training.local_epochs * math.ceil(per_client / training.batch_size)
     cohort = max(1.0, spec.participation * spec.clients)
     values = cohort * training.batch_size * math.prod(entry.shape)
     return max(1, steps) * (1 + values / VALUES)

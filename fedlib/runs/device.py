@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_map_only
 
 from fedlib.blocks import virtual_images
 from fedlib.core import compiled
-from fedlib.core.local import Shards
+from fedlib.core.shards import Shards
 from fedlib.runs.federation import Federation
 
 CPU = torch.device("cpu")

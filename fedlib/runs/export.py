@@ -28,8 +28,8 @@ def write(run: Stored, folder: Path) -> list[Path]:
     """
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"output: got {folder}, expected a new or empty folder")
-    log, told = run.log(), dict(run.told)
-    spec = told.pop("spec")
+    log, record = run.log(), dict(run.told)
+    spec = record.pop("spec")
     result = Result(Spec.model_validate(spec), run.key, log)
     rounds = io.StringIO()
     table = csv.writer(rounds, lineterminator="\n")
@@ -37,7 +37,10 @@ def write(run: Stored, folder: Path) -> list[Path]:
     for number, numbers in by_round(result):
         table.writerows((number, name, value) for name, value in numbers.items())
     folder.mkdir(parents=True, exist_ok=True)
-    for name, content in (("settings", spec), ("provenance", {"key": run.key} | told)):
+    for name, content in (
+        ("settings", spec),
+        ("provenance", {"key": run.key} | record),
+    ):
         text = json.dumps(content, indent=1, sort_keys=True)
         write_text(folder / f"{name}.json", text + "\n")
     write_text(folder / "rounds.csv", rounds.getvalue())

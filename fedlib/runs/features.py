@@ -9,8 +9,8 @@ from sklearn.manifold import TSNE
 from torch import Tensor
 
 from fedlib.core.embed import forward, padded
-from fedlib.core.local import Shards
-from fedlib.core.nets import Out
+from fedlib.core.net import Out
+from fedlib.core.shards import Shards
 from fedlib.runs.runner import Final
 
 Which = Literal["personal", "global", "received"]
@@ -29,13 +29,13 @@ def first_of_class(shards: Shards, per_class: int) -> Shards:
     left = dict.fromkeys(shards.y.unique().tolist(), per_class)
     index = []
     for mine in shards.index:
-        kept = []
+        rows = []
         for i in mine.tolist():
             c = int(shards.y[i])
             if left[c] > 0:
                 left[c] -= 1
-                kept.append(i)
-        index.append(torch.tensor(kept, dtype=torch.int64))
+                rows.append(i)
+        index.append(torch.tensor(rows, dtype=torch.int64))
     return shards._replace(index=index)
 
 
@@ -70,7 +70,7 @@ def features(
     }
     state = states[which]
     if state is None:
-        known = [name for name, found in states.items() if found is not None]
+        known = [name for name, weights in states.items() if weights is not None]
         raise ValueError(f"which: got {which!r}, {fed.method.name} has {known}")
     shards = (fed.train if split == "train" else fed.test)._replace(augment=None)
     if per_class is not None:
@@ -126,8 +126,8 @@ def distances(z: np.ndarray, y: np.ndarray) -> dict[str, float]:
     z : [n, d]
     y : int [n]
     """
-    each = squareform(pdist(np.asarray(z, dtype=np.float64)))
+    apart = squareform(pdist(np.asarray(z, dtype=np.float64)))
     same = y[:, None] == y[None, :]
     off = ~np.eye(len(y), dtype=bool)
-    intra, inter = each[same & off].mean(), each[~same].mean()
+    intra, inter = apart[same & off].mean(), apart[~same].mean()
     return {"intra": float(intra), "inter": float(inter), "ratio": float(inter / intra)}

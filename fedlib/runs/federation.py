@@ -10,13 +10,13 @@ from torch import Tensor
 from fedlib import registry
 from fedlib.core import nets
 from fedlib.core.augment import Augment, apply_augment, draw_augment
-from fedlib.core.local import Shards
 from fedlib.core.log import Log
 from fedlib.core.messages import Size, sizes
 from fedlib.core.method import Context, Method, Round, rounds
-from fedlib.core.nets import Net
+from fedlib.core.net import Net
 from fedlib.core.readouts import Models, evaluate, evaluate_full
 from fedlib.core.rng import generator
+from fedlib.core.shards import Shards
 from fedlib.core.tree import Tree, flatten
 from fedlib.data import Dataset, Transform, load
 from fedlib.partitions import Partition, draw
@@ -51,10 +51,10 @@ class Federation(NamedTuple):
 
     def kept_bytes(self, after: Round) -> dict[str, int]:
         """Return what the server, and all clients, keep from one round to the next."""
-        kept = {"server": after.server, "clients": {} if self.forgets else after.mine}
+        trees = {"server": after.server, "clients": {} if self.forgets else after.mine}
         return {
             name: sum(v.numel() * v.element_size() for v in flatten(tree).values())
-            for name, tree in kept.items()
+            for name, tree in trees.items()
         }
 
     def rounds(self, start: tuple[int, Tree, Tree] | None = None) -> Iterator[Round]:
@@ -93,21 +93,21 @@ class Federation(NamedTuple):
         """
         (models, sent), net = self.models(after), self.ctx.net
         model = self.method.rule(self.ctx.hp).model
-        whole = self.full is not None and model in ("global", "ensemble")
-        found = Log(samples=self.test.sizes()).flat()
-        if every_rule or not whole:
+        on_full = self.full is not None and model in ("global", "ensemble")
+        log = Log(samples=self.test.sizes()).flat()
+        if every_rule or not on_full:
             only = None if every_rule else model
             cohort = after.cohort if self.forgets else None
-            found |= evaluate(
+            log |= evaluate(
                 *(net, models, self.partition.owns, self.train, self.test),
                 only=only,
                 cohort=cohort,
             )
         final = {f"up/{name}": torch.tensor(size) for name, size in sent.items()}
-        found |= Log(final=final).flat()
-        if self.full is not None and (every_rule or whole):
-            found |= evaluate_full(net, models, self.full)
-        return found
+        log |= Log(final=final).flat()
+        if self.full is not None and (every_rule or on_full):
+            log |= evaluate_full(net, models, self.full)
+        return log
 
 
 def partition_of(spec: Spec, data: Dataset) -> Partition:
@@ -178,15 +178,15 @@ def _shards(
 
     They are resized and cropped first, where ``transform`` asks for it.
     """
-    kept = torch.cat(index).unique()
+    rows = torch.cat(index).unique()
     place = torch.full((len(y),), -1)
-    place[kept] = torch.arange(len(kept))
-    images = _resized(x[kept], transform.side)
+    place[rows] = torch.arange(len(rows))
+    images = _resized(x[rows], transform.side)
     if crops is not None:
-        images = apply_augment(images, crops[kept], transform.padding)
+        images = apply_augment(images, crops[rows], transform.padding)
     return Shards(
         _inputs(images, data),
-        y[kept],
+        y[rows],
         [place[i] for i in index],
         list(range(len(index))),
         data.mean,
@@ -254,7 +254,7 @@ def federation(spec: Spec, *, chunk: int | None = None) -> Federation:
     def tests(index: list[Tensor]) -> Shards:
         return _shards(data.test_x, data.test_y, index, plain, transform, crops)
 
-    whole = _full_index(spec, data)
-    full = None if whole is None else tests(whole)
+    full_index = _full_index(spec, data)
+    full = None if full_index is None else tests(full_index)
     test = tests(partition.test)
     return Federation(spec, method, ctx, data, partition, train, test, full)

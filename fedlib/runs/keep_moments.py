@@ -1,8 +1,8 @@
-"""Optimisers that go on from round to round: ``Training.keep_moments``.
+"""Optimisers that continue from round to round: ``Training.keep_moments``.
 
-A method's clients start their optimiser afresh in each round, since their weights are
+A method's clients begin with a new optimiser in each round, since their weights are
 replaced by what they receive. Here each keeps its moments (Adam's, or momentum) beside
-what the method has it keep, and goes on with them in the next round it takes part in.
+what the method has it keep, and continues with them in the next round that it is in.
 """
 
 from dataclasses import replace
@@ -20,7 +20,7 @@ class Kept(NamedTuple):
 
 
 def keep_moments(method: Method) -> Method:
-    """Return a method whose clients' optimisers go on from round to round.
+    """Return a method whose clients' optimisers continue from round to round.
 
     Raises
     ------

@@ -1,9 +1,9 @@
 """Many runs: each stands alone, on the cores of this machine or on a cluster's.
 
 A run that raises, or whose worker is killed, ends no other. A killed worker's run is
-tried once more and goes on from its checkpoint; what has failed is raised in the end,
-all together. The longest runs begin first, so that none is waited for alone, unless the
-caller knows better.
+tried once more and continues from its checkpoint; what has failed is raised in the
+end, all together. The longest runs begin first, so that none is waited for alone,
+unless the caller knows better.
 """
 
 import os
@@ -18,7 +18,7 @@ import joblib
 import torch
 from tqdm import tqdm
 
-from fedlib.runs import processes, runner, worker
+from fedlib.runs import address, processes, runner, timings, worker
 from fedlib.runs.cost import Costs, likeness
 from fedlib.runs.device import chosen, of_process
 from fedlib.runs.results import Result
@@ -139,15 +139,15 @@ class Processes:
     def ended(self) -> list[Ended]:
         """Wait for a task."""
         done, _ = wait(self._running, timeout=1, return_when=FIRST_COMPLETED)
-        found = []
+        tasks = []
         for future in done:
             task, who = self._running.pop(future)
             error = future.exception()
             if isinstance(error, processes.GONE):
-                found.append(Ended(task, who, None, processes.cause(error)))
+                tasks.append(Ended(task, who, None, processes.cause(error)))
             else:
-                found.append(Ended(task, who, future.result()))
-        return found
+                tasks.append(Ended(task, who, future.result()))
+        return tasks
 
     def close(self) -> None:
         """Keep processes for the next call, or kill them where one has a task."""
@@ -229,26 +229,26 @@ def _tasks(
     specs: Sequence[Spec], in_order: bool = False
 ) -> tuple[list[Task], list[tuple[str, Exception]]]:
     """Return the missing runs, longest first, and those that cannot be looked for."""
-    found: dict[str, Task] = {}
+    waiting: dict[str, Task] = {}
     failed: dict[str, tuple[str, Exception]] = {}
     costs, done = Costs(), set()
     for spec in specs:
         text = spec.model_dump_json()
-        if text in failed or text in done or text in found:
+        if text in failed or text in done or text in waiting:
             continue
         try:
             if runner.pending([spec]):
-                found[text] = Task(spec, runner.key(spec), 0.0)
+                waiting[text] = Task(spec, address.key(spec), 0.0)
                 continue
         except Exception as error:  # such as data that are not here
             name = f"{spec.method} on {spec.dataset}, seed {spec.seed}, no key"
             failed[text] = name, error
             continue
         done.add(text)
-        seconds = runner.seconds_per_round(spec)
+        seconds = timings.seconds_per_round(spec)
         if seconds is not None:
             costs.learn(spec, seconds * spec.rounds)
-    tasks = list(found.values())
+    tasks = list(waiting.values())
     for task in tasks:
         task.seconds = costs.expected(likeness(task.spec))
     if not in_order:
@@ -311,7 +311,7 @@ def _in_this_process(tasks: Iterable[Task]) -> Outcomes:
 
 def _spread(tasks: Iterable[Task], engine: Engine) -> Outcomes:
     """Let workers compute, one task each at a time, as long as there are tasks."""
-    waiting, busy, told = list(tasks), set(), set()
+    waiting, busy, reported = list(tasks), set(), set()
     place = {task.key: number for number, task in enumerate(waiting)}
     while waiting or busy:
         there = engine.workers()
@@ -337,8 +337,8 @@ def _spread(tasks: Iterable[Task], engine: Engine) -> Outcomes:
             elif "refused" in answer:
                 reason = difference(task.spec, answer["refused"])
                 task.refused[who] = reason
-                if (who, reason) not in told:
-                    told.add((who, reason))
+                if (who, reason) not in reported:
+                    reported.add((who, reason))
                     warn(f"{who.name} refuses a run of {task.spec.method}: {reason}")
                 waiting.append(task)
             elif "raised" in answer:
@@ -354,10 +354,10 @@ def _next(waiting: Sequence[Task], who: Worker) -> Task | None:
     That is a run whose checkpoint is on its host; else a new one, the longest; else one
     that has to begin anew.
     """
-    found = [task for task in waiting if who not in task.refused]
-    lost = [task for task in found if task.died]
+    open_to = [task for task in waiting if who not in task.refused]
+    lost = [task for task in open_to if task.died]
     near = [task for task in lost if task.died[-1].host == who.host]
-    new = [task for task in found if not task.died]
+    new = [task for task in open_to if not task.died]
     return next(iter([*near, *new, *lost]), None)
 
 
@@ -370,20 +370,20 @@ def _kept(task: Task, files: dict[str, bytes]) -> Exception | None:
     return None
 
 
-def difference(spec: Spec, found: Mapping[str, Any]) -> str:
+def difference(spec: Spec, theirs: Mapping[str, Any]) -> str:
     """Return in words what a worker has in place of this process's code and data."""
-    if "error" in found:
-        return found["error"]
+    if "error" in theirs:
+        return theirs["error"]
     own = worker.what_it_has(spec)
     words = []
-    if found["code"] != own["code"]:
-        both = found["parts"].keys() | own["parts"].keys()
-        names = sorted(n for n in both if found["parts"].get(n) != own["parts"].get(n))
+    if theirs["code"] != own["code"]:
+        both = theirs["parts"].keys() | own["parts"].keys()
+        names = sorted(n for n in both if theirs["parts"].get(n) != own["parts"].get(n))
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         words.append(f"other code ({', '.join(names[:SHOWN])}{more})")
-    if found["data"] != own["data"]:
+    if theirs["data"] != own["data"]:
         words.append(f"other data of {spec.dataset}")
-    if found["partition"] != own["partition"] and not words:
+    if theirs["partition"] != own["partition"] and not words:
         words.append("another partition of the same data")
     return ", ".join(words) or "another format of results"
 

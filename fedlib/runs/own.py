@@ -16,7 +16,8 @@ from types import ModuleType
 
 from fedlib import registry
 from fedlib.core import nets
-from fedlib.core.nets import Parts, Shape
+from fedlib.core.net import Shape
+from fedlib.core.nets import Parts
 from fedlib.partitions import DRAWS, SCHEMES, Partition
 from fedlib.partitions.common import SchemeSettings
 from fedlib.runs.spec import Spec
@@ -47,11 +48,11 @@ def use(module: str, folder: Path | str | None = None) -> ModuleType:
         sys.path.insert(0, str(Path(folder).resolve()))
     if module not in sys.modules:
         remember(module)
-    found = import_module(module)
+    imported = import_module(module)
     names = [*filter(None, os.environ.get(USED, "").split(","))]
     if module not in names:
         os.environ[USED] = ",".join([*names, module])
-    return found
+    return imported
 
 
 def use_named() -> None:

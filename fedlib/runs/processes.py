@@ -102,7 +102,7 @@ class Pool:
 
     def stop(self) -> None:
         """Kill all processes and theirs; whoever waits for one is told that it died."""
-        idle = [process for found in self._idle.values() for process in found]
+        idle = [process for group in self._idle.values() for process in group]
         self._idle.clear()
         for process in [*self._busy, *idle]:
             process.shutdown(wait=True, kill_workers=True)

@@ -85,7 +85,7 @@ class Record(BaseModel):
     format: Literal[1] = FORMAT
     key: str = Field(pattern="^[0-9a-f]{20}$")
     spec: dict[str, Any]
-    log_format: int  # ``runner.FORMAT``
+    log_format: int  # ``on_disk.FORMAT``
     data: list[Any]  # fingerprint, mean, std, augment
     partition: list[str]
     code: str  # hash of the code that the key stands for
@@ -100,7 +100,7 @@ class Record(BaseModel):
     vouchers: list[Voucher] = []
 
     def identity(self) -> dict[str, Any]:
-        """Return what the key is a hash of, as ``runner.identity`` does."""
+        """Return what the key is a hash of, as ``address.identity`` does."""
         parts = {name: getattr(self, name) for name in ("spec", "data", "partition")}
         return parts | {"format": self.log_format, "code": self.code}
 
@@ -170,8 +170,8 @@ def alike(spec: Spec) -> list[Record]:
     folder, asked = folder_of(spec), spec.model_dump(mode="json")
     if folder is None:
         return []
-    found = sorted(folder.glob(f"seed{spec.seed}-{spec.rounds}rounds-*.json"))
-    return [each for each in map(read_record, found) if each.spec == asked]
+    paths = sorted(folder.glob(f"seed{spec.seed}-{spec.rounds}rounds-*.json"))
+    return [record for record in map(read_record, paths) if record.spec == asked]
 
 
 def records() -> Iterator[tuple[Path, Record]]:
@@ -203,16 +203,16 @@ def read_record(path: Path) -> Record:
 def _record(path: Path, mark: tuple[int, ...]) -> Record:
     """Read a record once; another mark is another file."""
     try:
-        found = Record.model_validate_json(path.read_bytes())
+        record = Record.model_validate_json(path.read_bytes())
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
         raise _refused(path, f"{name} {first['msg']}".strip()) from error
-    if key_of(found.identity()) != found.key:
+    if key_of(record.identity()) != record.key:
         raise _refused(path, "its key is not that of its settings, data and code")
-    if not path.stem.endswith(found.key[:8]):
-        raise _refused(path, f"holds the run {found.key}")
-    return found
+    if not path.stem.endswith(record.key[:8]):
+        raise _refused(path, f"holds the run {record.key}")
+    return record
 
 
 def _refused(path: Path, why: str) -> PublishedError:
@@ -300,8 +300,8 @@ def write(record: Record, log: Log) -> Path:
     flat = {name: _narrow(value) for name, value in wide.items()}
     content = save_tensors(flat)
     packed = pyarrow.Codec("zstd", LEVEL).compress(content, asbytes=True)
-    told = LogFile(sha256=hashlib.sha256(packed).hexdigest(), bytes=len(content))
-    text = record.model_copy(update={"log": told}).model_dump_json(indent=1) + "\n"
+    log_file = LogFile(sha256=hashlib.sha256(packed).hexdigest(), bytes=len(content))
+    text = record.model_copy(update={"log": log_file}).model_dump_json(indent=1) + "\n"
     for place in (ROOT, cache_dir(), Path.home()):
         if len(place.parts) > 1 and f"{place}/" in text:
             raise ValueError(f"run {record.key}: its record names a path below {place}")
@@ -327,14 +327,14 @@ def cached(key: str) -> tuple[dict[str, Any], Log]:
     """
     home = cache_dir() / "runs" / key
     try:
-        told = json.loads((home / "spec.json").read_text(encoding="utf-8"))
+        provenance = json.loads((home / "spec.json").read_text(encoding="utf-8"))
         log = Log.of(dict(sorted(load_file(home / "result.safetensors").items())))
     except (FileNotFoundError, json.JSONDecodeError, SafetensorError) as error:
         raise ValueError(f"run {key}: not in the cache, or not finished") from error
     timing = home / "timing.json"
     if timing.exists():
-        told["timing"] = json.loads(timing.read_text(encoding="utf-8"))
-    return told, log
+        provenance["timing"] = json.loads(timing.read_text(encoding="utf-8"))
+    return provenance, log
 
 
 def publish(key: str) -> Path:
@@ -349,27 +349,27 @@ def publish(key: str) -> Path:
         The cache has no such finished run, or ``results/`` holds runs on other data of
         that name.
     """
-    told, log = cached(key)
-    spec = Spec.model_validate(told["spec"])
+    provenance, log = cached(key)
+    spec = Spec.model_validate(provenance["spec"])
     if has(spec, key):
         return path_of(spec, key)  # pyright: ignore[reportReturnType]
-    keep_facts(spec.dataset, told["data"][0])
+    keep_facts(spec.dataset, provenance["data"][0])
     record = Record(
         key=key,
         spec=spec.model_dump(mode="json"),
-        log_format=told["format"],
-        data=told["data"],
-        partition=told["partition"],
-        code=told["code"],
-        deviations=told.get("deviations", []),
-        device=told["device"],
-        kernel=told.get("kernel", ""),
-        kept_bytes=told.get("kept_bytes", {}),
-        versions=told["versions"],
-        timing=told.get("timing", {}),
+        log_format=provenance["format"],
+        data=provenance["data"],
+        partition=provenance["partition"],
+        code=provenance["code"],
+        deviations=provenance.get("deviations", []),
+        device=provenance["device"],
+        kernel=provenance.get("kernel", ""),
+        kept_bytes=provenance.get("kept_bytes", {}),
+        versions=provenance["versions"],
+        timing=provenance.get("timing", {}),
         accuracy=measured(Result(spec, key, log)),
         log=LogFile(sha256="", bytes=1),
-        vouchers=told.get("vouchers", []),
+        vouchers=provenance.get("vouchers", []),
     )
     folder = folder_of(spec)
     before = folder.glob("*.json") if folder else ()

@@ -22,8 +22,8 @@ def _pair(name: str) -> tuple[str, str]:
     return first, second
 
 
-def _spread(each: Tensor) -> float:
-    return float(each[~each.isnan()].std(correction=0))
+def _spread(per_client: Tensor) -> float:
+    return float(per_client[~per_client.isnan()].std(correction=0))
 
 
 @dataclass(frozen=True)
@@ -70,17 +70,17 @@ class Result:
             This was not recorded: the method has no such model, or ``Spec.test`` does
             not ask for the whole test set or its groups.
         """
-        whole = data in ("full", "groups")
-        found = self.log.full if whole else self.log.accuracy
+        on_full = data in ("full", "groups")
+        counts = self.log.full if on_full else self.log.accuracy
         name = f"{model}/{rule}"
-        if name not in found or (data == "groups" and self.spec.test != data):
+        if name not in counts or (data == "groups" and self.spec.test != data):
             known = [*self.log.accuracy, *(f"{n} on full" for n in self.log.full)]
             raise ValueError(
                 f"accuracy: {self.spec.method} has no {model}/{rule} on {data}, "
                 f"recorded are {', '.join(known)}"
             )
-        right = found[name].to(torch.float64)
-        samples = self.log.full_samples if whole else self.log.samples
+        right = counts[name].to(torch.float64)
+        samples = self.log.full_samples if on_full else self.log.samples
         samples = torch.where(right == NOT_EVALUATED, 0, samples)
         if data in ("pooled", "full"):
             right = right.clamp(min=0).sum(1, keepdim=True)
@@ -115,10 +115,10 @@ class Result:
             if test == "groups":
                 pairs.append((model, rule, "groups"))
         for model, rule, data in pairs:
-            each = self.accuracy(model, rule, data)
-            seen = ~each.isnan().all(1)
-            each, evaluated = each[seen], self.log.evaluated[seen].tolist()
-            mean = each.nanmean(1)
+            per_client = self.accuracy(model, rule, data)
+            seen = ~per_client.isnan().all(1)
+            per_client, evaluated = per_client[seen], self.log.evaluated[seen].tolist()
+            mean = per_client.nanmean(1)
             best = int(mean.argmax())
             some = data == "clients" and self._of_participants(model, rule)
             rows.append(
@@ -130,9 +130,9 @@ class Result:
                     "best": float(mean[best]),
                     "best_round": evaluated[best],
                     "mean_last5": float(mean[-5:].mean()),
-                    "std_last": _spread(each[-1]),
-                    "std_best": _spread(each[best]),
-                    "over": int((~each[-1].isnan()).sum()),
+                    "std_last": _spread(per_client[-1]),
+                    "std_best": _spread(per_client[best]),
+                    "over": int((~per_client[-1].isnan()).sum()),
                     "who": "participants" if some else "clients",
                     "is_paper_rule": (model, rule) == self.paper_rule and data == test,
                 }
@@ -172,13 +172,15 @@ class Result:
 
     def beside_centralised(self) -> pd.DataFrame:
         """Return what a method compares with class means of all clients' data."""
-        found = {name: value.numpy() for name, value in self.log.watch.items()}
-        return pd.DataFrame(found, index=pd.Index(self.evaluated, name="round"))
+        columns = {name: value.numpy() for name, value in self.log.watch.items()}
+        return pd.DataFrame(columns, index=pd.Index(self.evaluated, name="round"))
 
     def _per_round(self, group: Mapping[str, Tensor]) -> pd.DataFrame:
-        found = {n: v.flatten(1).mean(1) if v.ndim > 1 else v for n, v in group.items()}
+        columns = {
+            n: v.flatten(1).mean(1) if v.ndim > 1 else v for n, v in group.items()
+        }
         index = pd.RangeIndex(1, len(self.log.cohort) + 1, name="round")
-        return pd.DataFrame({n: v.numpy() for n, v in found.items()}, index=index)
+        return pd.DataFrame({n: v.numpy() for n, v in columns.items()}, index=index)
 
 
 def measured(result: Result) -> dict[str, Any] | None:
@@ -195,12 +197,12 @@ def measured(result: Result) -> dict[str, Any] | None:
         return None
     row = rows.iloc[0]
     numbers = {n: round(100 * float(row[n]), 8) for n in ("last", "best", "mean_last5")}
-    named = {n: str(row[n]) for n in ("model", "rule", "data")}
-    found = {**named, **numbers, "best_round": int(row["best_round"])}
+    readout = {n: str(row[n]) for n in ("model", "rule", "data")}
+    record = {**readout, **numbers, "best_round": int(row["best_round"])}
     names = DATASETS[result.spec.dataset].groups
     if result.spec.test == "groups" and names:
-        at = result.evaluated.index(found["best_round"])
-        each = 100 * result.accuracy(*result.paper_rule, "groups")[at]
-        told = [None if isnan(v) else round(v, 8) for v in each.tolist()]
-        found["groups"] = dict(zip(names, told, strict=True))
-    return found
+        at = result.evaluated.index(record["best_round"])
+        per_group = 100 * result.accuracy(*result.paper_rule, "groups")[at]
+        rounded = [None if isnan(v) else round(v, 8) for v in per_group.tolist()]
+        record["groups"] = dict(zip(names, rounded, strict=True))
+    return record

@@ -50,18 +50,18 @@ def seconds_per_round(spec: Spec) -> float | None:
         None where the number of training images is known only with the data.
     """
     entry, training = DATASETS[spec.dataset], spec.training
-    each = samples(spec)
-    if each is None:
+    per_client = samples(spec)
+    if per_client is None:
         return None
     classes = entry.classes or CLASSES
     shares = [spec.imbalance ** (-c / max(1, classes - 1)) for c in range(classes)]
-    each *= sum(shares) / classes  # a long tail, as partitions.long_tail cuts it
+    per_client *= sum(shares) / classes  # a long tail, as partitions.long_tail cuts it
     channels, height, width = entry.shape
     side = spec.transform.side if spec.transform else None
     shape = (channels, side or height, side or width)
-    images = each * training.local_epochs
+    images = per_client * training.local_epochs
     if training.local_steps is not None:
-        images = min(training.batch_size, each) * training.local_steps
+        images = min(training.batch_size, per_client) * training.local_steps
     cohort = max(1.0, spec.participation * spec.clients)
     of_one = operations(spec.net, shape, classes)
     return cohort * images * PASSES * of_one / RATE

@@ -13,7 +13,7 @@ from pydantic import (
     model_validator,
 )
 
-from fedlib.core.local import Training
+from fedlib.core.training import Training
 from fedlib.data import Transform
 from fedlib.partitions import SCHEMES, NwayKshot, Scheme
 from fedlib.registry import method as method_record

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fedlib.core.log import Log
 from fedlib.data import DataError, facts
-from fedlib.runs import published, runner
+from fedlib.runs import address, on_disk, published
 from fedlib.runs.spec import SettingError, Spec
 from fedlib.support.paths import cache_dir
 
@@ -17,7 +17,7 @@ class Stored(NamedTuple):
     """A finished run and what is told of it."""
 
     key: str
-    told: dict[str, Any]  # as ``runner.identity``, with device, versions, vouchers
+    told: dict[str, Any]  # as ``address.identity``, with device, versions, vouchers
     cache: Path | None  # its folder
     results: Path | None  # its published record
 
@@ -38,8 +38,8 @@ class Stored(NamedTuple):
     def __str__(self) -> str:
         """Return what tells this run from others."""
         spec = self.told["spec"]
-        told = f"{spec['method']} on {spec['dataset']}, seed {spec['seed']}"
-        return f"{told}, {spec['rounds']} rounds, key {self.key}"
+        text = f"{spec['method']} on {spec['dataset']}, seed {spec['seed']}"
+        return f"{text}, {spec['rounds']} rounds, key {self.key}"
 
     def log(self) -> Log:
         """Return its log, in the form in which logs are published.
@@ -60,9 +60,9 @@ class Stored(NamedTuple):
 def _of_cache() -> Iterator[Stored]:
     for path in sorted((cache_dir() / "runs").glob("*/spec.json")):
         if (path.parent / "result.safetensors").exists():
-            told = json.loads(path.read_text(encoding="utf-8"))
-            told.pop("sources", None)
-            yield Stored(path.parent.name, told, path.parent, None)
+            record = json.loads(path.read_text(encoding="utf-8"))
+            record.pop("sources", None)
+            yield Stored(path.parent.name, record, path.parent, None)
 
 
 def everything() -> list[Stored]:
@@ -73,17 +73,17 @@ def everything() -> list[Stored]:
     PublishedError
         A record is damaged.
     """
-    found = {run.key: run for run in _of_cache()}
+    by_key = {run.key: run for run in _of_cache()}
     for path, record in published.records():
-        there = found.get(record.key)
-        told = record.model_dump(mode="json") | record.identity()
-        found[record.key] = Stored(record.key, told, there and there.cache, path)
+        there = by_key.get(record.key)
+        content = record.model_dump(mode="json") | record.identity()
+        by_key[record.key] = Stored(record.key, content, there and there.cache, path)
     order = ("dataset", "method", "rounds", "seed")
 
     def place(run: Stored) -> tuple:
         return (*(run.told["spec"][name] for name in order), run.key)
 
-    return sorted(found.values(), key=place)
+    return sorted(by_key.values(), key=place)
 
 
 def of(specs: Sequence[Spec]) -> list[Stored]:
@@ -127,20 +127,20 @@ def _fingerprint(dataset: str) -> str:
         return ""
 
 
-def why_stale(told: dict[str, Any]) -> str:
+def why_stale(record: dict[str, Any]) -> str:
     """Return in words why today's code would not find a run; empty when current.
 
     Partitions are not drawn for it: where a scheme draws another one, the run is found
     to be stale when it is looked for.
     """
     try:
-        spec = Spec.model_validate(told["spec"])
+        spec = Spec.model_validate(record["spec"])
     except ValueError as error:
         return "settings: " + " ".join(str(error).split())
-    if spec.model_dump(mode="json") != told["spec"]:
+    if spec.model_dump(mode="json") != record["spec"]:
         return "settings have come since"
-    if told["format"] != runner.FORMAT:
-        return f"format {told['format']}"
-    if _fingerprint(spec.dataset) not in ("", told["data"][0]):
+    if record["format"] != on_disk.FORMAT:
+        return f"format {record['format']}"
+    if _fingerprint(spec.dataset) not in ("", record["data"][0]):
         return "other data"
-    return "" if runner.code_of(spec).hash == told["code"] else "code"
+    return "" if address.code_of(spec).hash == record["code"] else "code"

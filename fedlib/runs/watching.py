@@ -21,18 +21,18 @@ def by_round(result: Result, first: int = 1) -> Iterator[tuple[int, dict[str, fl
     first : int
         The number of the log's first round, where it is the end of a longer one.
     """
-    told: list[dict[str, float]] = [{} for _ in result.log.cohort]
+    numbers: list[dict[str, float]] = [{} for _ in result.log.cohort]
     for group, frame in (("term", result.terms()), ("server", result.watched())):
         for name, values in frame.items():
-            for row, value in zip(told, values.tolist(), strict=True):
+            for row, value in zip(numbers, values.tolist(), strict=True):
                 row[f"{group}/{name}"] = value
     for name, sizes in result.log.sent.items():
         direction = f"sent/{name.partition('/')[0]}"
-        for row, size in zip(told, sizes.sum(1).tolist(), strict=True):
+        for row, size in zip(numbers, sizes.sum(1).tolist(), strict=True):
             row[direction] = row.get(direction, 0) + size
     for model, rule in result.readouts:
         means = result.accuracy(model, rule).nanmean(1).tolist()
         for number, mean in zip(result.evaluated, means, strict=True):
-            told[number - first][f"accuracy/{model}/{rule}"] = mean
-    for number, row in enumerate(told, first):
+            numbers[number - first][f"accuracy/{model}/{rule}"] = mean
+    for number, row in enumerate(numbers, first):
         yield number, {name: value for name, value in row.items() if not isnan(value)}

@@ -20,10 +20,10 @@ def _is_counted(kind: Any) -> bool:
     return "count" in getattr(kind, "_fields", ())
 
 
-def _emptied(leaf: Tensor, kept: Tensor) -> Tensor:
+def _emptied(leaf: Tensor, stays: Tensor) -> Tensor:
     """Return ``leaf`` ``[K, C, ...]`` with 0 where a class is not kept ``[K, C]``."""
-    kept = kept.view(*kept.shape, *[1] * (leaf.ndim - 2))
-    return torch.where(kept, leaf, torch.zeros((), dtype=leaf.dtype))
+    stays = stays.view(*stays.shape, *[1] * (leaf.ndim - 2))
+    return torch.where(stays, leaf, torch.zeros((), dtype=leaf.dtype))
 
 
 def withheld(up: Tree, owned: Tensor, min_count: int) -> Tree:
@@ -36,7 +36,7 @@ def withheld(up: Tree, owned: Tensor, min_count: int) -> Tree:
         plain tensors ``[K, C]``, which hold the samples of each class.
     owned : Tensor
         ``[K, C]`` samples of each class. A record's own count may be smaller (rows of
-        dropped batches) or larger (several passes over the data); a class is kept back
+        dropped batches) or larger (several passes over the data); a class is withheld
         where either is below ``min_count``.
     min_count : int
         Least number of samples behind what is sent of a class.
@@ -50,8 +50,8 @@ def withheld(up: Tree, owned: Tensor, min_count: int) -> Tree:
         return up
     enough = owned >= min_count
     if _is_counted(up):
-        kept = enough & (up.count >= min_count)
-        return type(up)(*(_emptied(leaf, kept) for leaf in up))
+        stays = enough & (up.count >= min_count)
+        return type(up)(*(_emptied(leaf, stays) for leaf in up))
     if isinstance(up, Tensor):
         if up.shape != owned.shape:
             return up

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlib.core import compiled
-from fedlib.runs import published, runner
+from fedlib.runs import address, published, runner
 from fedlib.runs.own import use_named
 from fedlib.runs.spec import Spec
 from fedlib.support.files import atomic_write, locked
@@ -54,12 +54,12 @@ def there(text: str, key: str, kernel: str) -> Answer:
     """
     mine = compiled.chosen()
     if mine != kernel:
-        told = f"another kernel (FEDLIB_KERNEL is {mine!r}, expected {kernel!r})"
-        return {"refused": {"error": told}}
+        reason = f"another kernel (FEDLIB_KERNEL is {mine!r}, expected {kernel!r})"
+        return {"refused": {"error": reason}}
     answer = _computed(text, key)
     if answer:
         return answer
-    return {"files": packed(runner.folder(Spec.model_validate_json(text)))}
+    return {"files": packed(address.folder(Spec.model_validate_json(text)))}
 
 
 def _computed(text: str, key: str) -> Answer:
@@ -67,7 +67,7 @@ def _computed(text: str, key: str) -> Answer:
     try:
         use_named()
         spec = Spec.model_validate_json(text)
-        if runner.key(spec) != key:
+        if address.key(spec) != key:
             return {"refused": what_it_has(spec)}
     except Exception as error:  # no data, or a method that is not known here
         return {"refused": {"error": f"{type(error).__name__}: {error}"}}
@@ -81,17 +81,17 @@ def _computed(text: str, key: str) -> Answer:
 
 def what_it_has(spec: Spec) -> dict[str, Any]:
     """Return what a key is made of, and the definitions behind its code."""
-    return runner.identity(spec) | {"parts": runner.code_of(spec).parts}
+    return address.identity(spec) | {"parts": address.code_of(spec).parts}
 
 
 def _portable(error: Exception) -> Exception:
     """Return an error that can travel, with the place where it was raised as a note."""
-    told = "".join(traceback.format_exception(error))
+    text = "".join(traceback.format_exception(error))
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - its own bytes, a moment old
-    except Exception:  # pickling may raise anything; the run's error goes on in words
+    except Exception:  # pickling may raise anything; the run's error continues in words
         error = RuntimeError(f"{type(error).__name__}: {error}")
-    error.add_note(told)
+    error.add_note(text)
     return error
 
 
@@ -107,7 +107,7 @@ def unpack(spec: Spec, files: dict[str, bytes]) -> None:
     Each file is whole or absent, and the result comes last: a run that is cut off while
     it is written is not finished.
     """
-    home = runner.folder(spec)
+    home = address.folder(spec)
     with locked(home / ".lock", f"run {home.name}"):
         if (home / RESULT).exists():  # a shared disk, or another process was faster
             return

@@ -19,7 +19,8 @@ from fedlib.blocks import shared_model
 from fedlib.core.layers import Conv2d, Linear, MaxPool2d, Sequential
 from fedlib.core.messages import Model
 from fedlib.core.method import Context, Logged
-from fedlib.core.nets import Parts, Shape, State
+from fedlib.core.net import Shape, State
+from fedlib.core.nets import Parts
 from fedlib.core.rng import seed_of
 from fedlib.core.tree import tree_map
 from fedlib.partitions import Partition

@@ -11,12 +11,12 @@ import torch
 from fedlib import papers, registry
 from fedlib.baselines import fedensemble, fedgkd, fedntd, fedprox, moon
 from fedlib.core import nets, readouts
-from fedlib.core.local import Training
 from fedlib.core.losses import kl_to_teacher
 from fedlib.core.messages import sizes as sizes_of
 from fedlib.core.method import Context, Round, rounds
-from fedlib.core.nets import State
+from fedlib.core.net import State
 from fedlib.core.rng import generator
+from fedlib.core.training import Training
 from fedlib.core.tree import flatten, take
 from fedlib.papers.protocol import preset
 from tests.conftest import toy_context, toy_shards

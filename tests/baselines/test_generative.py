@@ -13,12 +13,12 @@ from fedlib.baselines import ccvr, fedavg, fedgen, vhl
 from fedlib.blocks import descent, generators, virtual_images, with_generator
 from fedlib.blocks.virtual_images import Recipe
 from fedlib.core import readouts
-from fedlib.core.local import Training
 from fedlib.core.messages import as_model, sizes
 from fedlib.core.method import Context, Round, rounds
 from fedlib.core.nets import build
 from fedlib.core.protos import Protos
 from fedlib.core.rng import generator
+from fedlib.core.training import Training
 from fedlib.core.tree import flatten, stack
 from fedlib.papers.protocol import preset
 from fedlib.runs import runner

@@ -21,12 +21,13 @@ from fedlib import papers, registry
 from fedlib.baselines import fedfa, fedrcl, fesem
 from fedlib.blocks import personal_layers
 from fedlib.core import method, nets, readouts
-from fedlib.core.local import Shards, Training, _batches
 from fedlib.core.messages import Model, Size
 from fedlib.core.method import Context, Round, rounds
-from fedlib.core.nets import State
+from fedlib.core.net import Out, State
 from fedlib.core.protos import class_sums, from_sums
 from fedlib.core.rng import seed_of
+from fedlib.core.shards import Shards, plan_of
+from fedlib.core.training import Training
 from fedlib.papers.ours import leaderboard
 from fedlib.papers.protocol import preset
 from tests.conftest import toy_context, toy_shards
@@ -63,7 +64,7 @@ def steps_of(
     def random(purpose: str, who: int) -> torch.Generator:
         return ctx.random(phase + purpose, who)
 
-    plan = _batches(shards, client, ctx.training, random)
+    plan = plan_of(shards, client, ctx.training, random)
     return [plan.order[start:end] for start, end in plan.spans]
 
 
@@ -73,7 +74,7 @@ def fit(
     shards: Shards,
     batches: list[Tensor],
     free: Collection[str],
-    more: Callable[[nets.Out, Tensor], Tensor | float] = lambda out, y: 0.0,
+    more: Callable[[Out, Tensor], Tensor | float] = lambda out, y: 0.0,
     after: Callable[[State], None] = lambda weights: None,
 ) -> State:
     """Train one client's free weights by torch's SGD on cross-entropy and ``more``."""
@@ -332,9 +333,9 @@ def test_a_phase_of_a_run_by_steps_has_that_many_per_epoch(monkeypatch):
     taken = []
     whole = method.train_local
 
-    def watched(state, shards, loss, training, *others, **options):
+    def watched(cohort, task, training, *others, **options):
         taken.append(training.local_steps)
-        return whole(state, shards, loss, training, *others, **options)
+        return whole(cohort, task, training, *others, **options)
 
     monkeypatch.setattr(method, "train_local", watched)
     training = Training(learning_rate=0.1, local_steps=3)

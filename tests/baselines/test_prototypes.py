@@ -15,11 +15,12 @@ from fedlib import papers, registry
 from fedlib.baselines import fedgmkd, fedhkd, fedproc, fedsa, fedtgp
 from fedlib.blocks.with_knowledge import parts
 from fedlib.core import losses, nets, protos
-from fedlib.core.local import Shards, Training
 from fedlib.core.messages import sizes as sizes_of
 from fedlib.core.method import Context, Round, rounds
 from fedlib.core.protos import Protos
 from fedlib.core.rng import generator
+from fedlib.core.shards import Shards
+from fedlib.core.training import Training
 from fedlib.core.tree import flatten
 from tests.conftest import toy_context, toy_shards
 from tests.core.test_messages import table_v

@@ -11,7 +11,7 @@ from fedlib import papers
 from fedlib.core import embed, readouts
 from fedlib.core.log import Log, Rows
 from fedlib.papers import study
-from fedlib.runs import reports, runner
+from fedlib.runs import reports, runner, titles
 from fedlib.runs.federation import federation
 from tests.conftest import TOY
 
@@ -104,8 +104,8 @@ def test_labels_tell_variants_and_switches():
     }
     for text, hp in wanted.items():
         spec = small("fedpg", hp=hp)
-        assert reports.label(runner.Result(spec, "key", Log())) == text
-    assert reports.label(runner.Result(small("fedavg"), "key", Log())) == "fedavg"
+        assert titles.label(runner.Result(spec, "key", Log())) == text
+    assert titles.label(runner.Result(small("fedavg"), "key", Log())) == "fedavg"
 
 
 def test_two_runs_of_one_name_are_no_two_seeds():
@@ -115,9 +115,9 @@ def test_two_runs_of_one_name_are_no_two_seeds():
         with pytest.raises(ValueError, match="got two runs of digits called 'fedavg'"):
             table([fast, slow])
     named = replace(slow, called="FedAvg (learning_rate=0.001)")
-    assert reports.labels([fast, named]) == ["fedavg", "FedAvg (learning_rate=0.001)"]
+    assert titles.labels([fast, named]) == ["fedavg", "FedAvg (learning_rate=0.001)"]
     other = replace(slow, spec=small("fedavg", seed=7))
-    assert reports.labels([fast, other]) == ["fedavg", "fedavg"]
+    assert titles.labels([fast, other]) == ["fedavg", "fedavg"]
 
 
 def test_logs_are_tidy_and_leave_out_what_a_round_lacks():

@@ -6,7 +6,7 @@ from safetensors import safe_open
 
 from fedlib import papers
 from fedlib.core.log import Log
-from fedlib.runs import runner
+from fedlib.runs import address, runner
 
 FLAT = {
     "cohort": torch.tensor([[0, 1]]),
@@ -50,7 +50,7 @@ def test_stored_runs_keep_their_names():
     given = {"clients": 2, "rounds": 2, "test": "full"}
     spec = papers.fedpg("digits", "ccvr", **given)
     runner.run(spec)
-    with safe_open(runner.folder(spec) / "result.safetensors", "pt") as file:
+    with safe_open(address.folder(spec) / "result.safetensors", "pt") as file:
         shapes = {name: tuple(file.get_tensor(name).shape) for name in file.keys()}
     personal = {k for k in shapes if k.startswith("accuracy/personal/")}
     shared = {k for k in shapes if k.startswith("accuracy/global/")}

@@ -12,6 +12,7 @@ from torch.func import functional_call, grad, vmap
 from torchvision.models import resnet
 
 from fedlib.core import layers, nets
+from fedlib.core.net import Net, Out, State, TwoLevel
 from fedlib.core.rng import generator
 
 UNIT = ["lenet", "fashion_cnn", "mnist_cnn", "mnist_cnn_plain", "femnist_cnn"]
@@ -70,15 +71,15 @@ CLASSES = 4
 
 
 @cache
-def small(name: str) -> nets.Net:
+def small(name: str) -> Net:
     """Build a net once."""
     shape = SMALL.get(name, (3, 12, 12))
     if name != "bottleneck":
         return nets.build(name, shape, CLASSES)
     with torch.random.fork_rng(devices=[]):
         parts = nets._resnet(shape, CLASSES, make=two_stages, cifar=False)
-    module = nets.TwoLevel(*parts, unit=False, pooled=True)
-    return nets.Net(name, module, shape, CLASSES, "he")
+    module = TwoLevel(*parts, unit=False, pooled=True)
+    return Net(name, module, shape, CLASSES, "he")
 
 
 def two_stages(num_classes: int) -> resnet.ResNet:
@@ -89,7 +90,7 @@ def two_stages(num_classes: int) -> resnet.ResNet:
     return whole
 
 
-def drawn(net: nets.Net, seed: int = 0) -> nets.State:
+def drawn(net: Net, seed: int = 0) -> State:
     """Draw a state in double precision, with BatchNorm statistics of their own."""
     state = net.init(generator(seed, "init"))
     noise = generator(seed, "statistics")
@@ -101,16 +102,16 @@ def drawn(net: nets.Net, seed: int = 0) -> nets.State:
     return {k: v.double() if v.is_floating_point() else v for k, v in state.items()}
 
 
-def images(net: nets.Net, *leading: int) -> torch.Tensor:
+def images(net: Net, *leading: int) -> torch.Tensor:
     draw = generator(0, "x")
     return torch.randn(*leading, *net.shape, generator=draw, dtype=torch.float64)
 
 
-def copies(state: nets.State) -> nets.State:
+def copies(state: State) -> State:
     return {k: v.clone() for k, v in state.items()}
 
 
-def torchs(net: nets.Net, state: nets.State, *, train: bool) -> nets.TwoLevel:
+def torchs(net: Net, state: State, *, train: bool) -> TwoLevel:
     """Return the net as a plain torch module that holds ``state``."""
     module = copy.deepcopy(net.module).double()
     back = {layers.Conv2d: nn.Conv2d, layers.Linear: nn.Linear}
@@ -157,7 +158,7 @@ def test_clients_at_once_equal_a_loop_over_torch_modules(name):
         out = module(x[client])
         side = out.low.square().mean() + out.high.square().mean()
         (F.cross_entropy(out.logits, y[client]) + side).backward()
-        mine = nets.Out(*(part[client] for part in outs))
+        mine = Out(*(part[client] for part in outs))
         assert_close(mine._asdict(), out._asdict(), rtol=1e-5, atol=1e-8)
         assert_close(
             {k: g[client] for k, g in zip(params, grads, strict=True)},
@@ -247,7 +248,7 @@ TORCHVISION = {"low.0": "conv1", "low.1": "bn1", "head.0": "fc"}
 TORCHVISION |= {f"high.{stage}": f"layer{stage + 1}" for stage in range(4)}
 
 
-def renamed(state: nets.State) -> nets.State:
+def renamed(state: State) -> State:
     """Return a state under torchvision's names."""
     renamed = {}
     for key, value in state.items():
@@ -348,7 +349,7 @@ def test_fedpa_by_hand():
     assert bool((high < 0).any())
 
 
-def levels_by_hand(name: str, module: nets.TwoLevel, x: torch.Tensor) -> list:
+def levels_by_hand(name: str, module: TwoLevel, x: torch.Tensor) -> list:
     """Walk through a torch module; keep the channel means before each level's ReLU."""
     low, high = list(module.low.children()), list(module.high.children())
     seen: list[torch.Tensor] = []

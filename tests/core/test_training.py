@@ -13,11 +13,13 @@ from fedlib.blocks import descent
 from fedlib.core import nets
 from fedlib.core.augment import Augment
 from fedlib.core.averaging import mean_model, start
-from fedlib.core.local import Losses, Training, _batches
+from fedlib.core.local import Losses
 from fedlib.core.losses import cross_entropy
 from fedlib.core.messages import Model
 from fedlib.core.method import Context, Method, NonFiniteError, rounds
 from fedlib.core.readouts import Models, Rule
+from fedlib.core.shards import plan_of
+from fedlib.core.training import Training
 from fedlib.core.tree import flatten
 from tests.conftest import TOY, TOY_TRAINING, toy_context, toy_net, toy_shards
 
@@ -32,8 +34,8 @@ def context(clients: int, **training) -> Context:
 
 
 def loss_of(ctx: Context):
-    def loss(state, x, y, extra):
-        total = cross_entropy(ctx.net(state, x, train=True).logits, y)
+    def loss(state, batch):
+        total = cross_entropy(ctx.net(state, batch.x, train=True).logits, batch.y)
         return Losses(total, {"supervised": total}, {})
 
     return loss
@@ -43,7 +45,7 @@ def batches(ctx: Context, shards, client: int, phase: str = "") -> list[Tensor]:
     def random(purpose: str, who: int) -> torch.Generator:
         return ctx.random(phase + purpose, who)
 
-    plan = _batches(shards, client, ctx.training, random)
+    plan = plan_of(shards, client, ctx.training, random)
     return [plan.order[a:b] for a, b in plan.spans]
 
 
@@ -176,9 +178,9 @@ def test_draws_reach_the_loss_of_their_client_and_step(chunk):
         asked.append((client, step))
         return {"drawn": torch.tensor(float(10 * client + step))}
 
-    def loss(state, x, y, extra):
-        total = cross_entropy(ctx.net(state, x, train=True).logits, y)
-        seen = extra["drawn"] + extra["own"]
+    def loss(state, batch):
+        total = cross_entropy(ctx.net(state, batch.x, train=True).logits, batch.y)
+        seen = batch.extra["drawn"] + batch.extra["own"]
         return Losses(total, {"seen": seen}, {})
 
     own = {"own": torch.tensor([100.0, 200.0, 300.0])}
@@ -251,7 +253,7 @@ def test_what_replaces_weights_sees_statistics_and_changes_none():
 def test_one_crop_for_a_whole_batch():
     ctx = context(1)
     shards = toy_shards([24])._replace(augment=Augment(2, True, per_batch=True))
-    plan = _batches(shards, 0, ctx.training, ctx.random)
+    plan = plan_of(shards, 0, ctx.training, ctx.random)
     spans = [plan.draws[a:b] for a, b in plan.spans]
     assert all((draws == draws[0]).all() for draws in spans)
     assert len({tuple(draws[0].tolist()) for draws in spans}) > 1
@@ -485,8 +487,8 @@ def test_plain_python_prints_numbers_and_names_client_step_and_shapes():
     ctx = replace(toy_context(method, 2), round=1)
     state, seen = ctx.init_clients(True), []
 
-    def loss(weights, x, y, extra):
-        total = cross_entropy(ctx.net(weights, x, train=True).logits, y)
+    def loss(weights, batch):
+        total = cross_entropy(ctx.net(weights, batch.x, train=True).logits, batch.y)
         seen.append(float(total.detach()))
         if len(seen) == 4:
             raise ValueError("the fourth")

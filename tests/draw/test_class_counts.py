@@ -8,7 +8,7 @@ import pytest
 import torch
 from matplotlib.collections import QuadMesh
 
-from fedlib.draw import plot
+from fedlib.draw import looks
 from fedlib.draw.class_counts import heat, summary
 from fedlib.partitions import LDA, Partition, draw
 
@@ -80,9 +80,9 @@ def test_class_names_and_widths():
     fig, _ = heat({"": by_hand()}, LABELS, class_names=["a", "b", "c"])
     names = [text.get_text() for text in fig.axes[0].get_xticklabels()]
     assert names == ["a", "b", "c"]
-    assert fig.get_size_inches()[0] == plot.COLUMN
+    assert fig.get_size_inches()[0] == looks.COLUMN
     fig, _ = heat({"": by_hand()}, LABELS, wide=True)
-    assert fig.get_size_inches()[0] == plot.PAGE
+    assert fig.get_size_inches()[0] == looks.PAGE
 
 
 def test_wrong_input_is_refused():

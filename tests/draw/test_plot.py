@@ -13,11 +13,11 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
 from fedlib import registry
-from fedlib.draw import panels, plot
+from fedlib.draw import looks, panels, plot, saving, shaded
 from fedlib.registry import METHODS
 from fedlib.support.paths import ROOT
 
-LINES = plot.LINES
+LINES = looks.LINES
 OWN = ["gfpl", "fedpa", "fedmps", "fedhpro", "fedpg"]
 TOGETHER = {  # what each paper draws in one figure
     "gfpl": "gfpl local fesem fedprox fedper fedavg fedrep fedproto fedfa fedpa",
@@ -53,26 +53,26 @@ def test_every_method_has_a_style_and_a_printed_name():
     assert set(METHODS) >= DRAWN
     for name in METHODS:
         assert registry.title(name).lower() == name
-        assert plot.style(name).label == registry.title(name)
+        assert looks.style(name).label == registry.title(name)
     assert registry.title("fedmps") == "FedMPS"
     assert registry.title("without soft labels") == "without soft labels"
 
 
 def test_styles_differ_also_without_colour():
-    looks = {name: plot.style(name) for name in METHODS}
-    assert len({(s.marker, s.line) for s in looks.values()}) == len(METHODS)
-    assert [n for n, s in looks.items() if s.line == "-"] == OWN
+    drawn = {name: looks.style(name) for name in METHODS}
+    assert len({(s.marker, s.line) for s in drawn.values()}) == len(METHODS)
+    assert [n for n, s in drawn.items() if s.line == "-"] == OWN
 
 
 @pytest.mark.parametrize(("room", "line"), [("methods", {"-"}), ("baselines", LINES)])
 def test_a_line_in_the_registry_gives_a_method_a_look_of_its_own(
     monkeypatch, room, line
 ):
-    before = {name: plot.style(name) for name in METHODS}
+    before = {name: looks.style(name) for name in METHODS}
     for i in range(6):
         new = ("New", f"fedlib.{room}.new{i}")
         monkeypatch.setitem(METHODS, f"new{i}", new)
-    after = {name: plot.style(name) for name in METHODS}
+    after = {name: looks.style(name) for name in METHODS}
     assert {name: after[name] for name in before} == before
     assert len({(s.marker, s.line) for s in after.values()}) == len(before) + 6
     assert {after[f"new{i}"].line for i in range(6)} <= set(line)
@@ -80,8 +80,8 @@ def test_a_line_in_the_registry_gives_a_method_a_look_of_its_own(
 
 @pytest.mark.parametrize("group", TOGETHER)
 def test_methods_of_one_paper_differ_in_colour_and_in_marker(group):
-    looks = [plot.style(name) for name in TOGETHER[group].split()]
-    for a, b in combinations(looks, 2):
+    drawn = [looks.style(name) for name in TOGETHER[group].split()]
+    for a, b in combinations(drawn, 2):
         assert a.colour != b.colour, (a.label, b.label)
         assert a.marker != b.marker, (a.label, b.label)
 
@@ -92,7 +92,7 @@ def linear(colour: str) -> np.ndarray:
 
 
 def test_colours_stand_out_from_white_paper():
-    for colour in plot.CYCLE:
+    for colour in looks.CYCLE:
         contrast = 1.05 / (linear(colour) @ [0.2126, 0.7152, 0.0722] + 0.05)
         assert contrast > 2.0, colour
 
@@ -126,24 +126,24 @@ def lab(rgb: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", BLIND)
 def test_colours_stay_apart_for_colour_blind_readers(kind):
-    seen = {c: lab(np.array(BLIND[kind]) @ linear(c)) for c in plot.CYCLE}
+    seen = {c: lab(np.array(BLIND[kind]) @ linear(c)) for c in looks.CYCLE}
     for a, b in combinations(seen, 2):
         assert np.linalg.norm(seen[a] - seen[b]) > 9, (a, b)
 
 
 def test_no_two_methods_share_colour_and_marker():
     """They are told apart where there are no lines, as in the leaderboard."""
-    looks = [plot.style(name) for name in METHODS]
-    assert len({(s.colour, s.marker) for s in looks}) == len(METHODS)
+    drawn = [looks.style(name) for name in METHODS]
+    assert len({(s.colour, s.marker) for s in drawn}) == len(METHODS)
 
 
 @pytest.mark.parametrize("company", [[], ["fedavg"], ["Chance", "moon", "none"]])
 def test_a_variant_has_its_methods_colour_in_any_company(company):
     variants = ["FedPA (reference)", "FedPA, squared", "FedAvg (learning_rate=0.01)"]
-    look = plot.styles([*company, *variants])
+    look = looks.styles([*company, *variants])
     for name, method in zip(variants, ("fedpa", "fedpa", "fedavg"), strict=True):
-        own = plot.style(method)
-        assert look[name].colour in {plot.tint(own.colour, i) for i in (0, 1)}
+        own = looks.style(method)
+        assert look[name].colour in {looks.tint(own.colour, i) for i in (0, 1)}
         assert look[name].hollow
         assert not own.hollow
         assert look[name].line != own.line
@@ -152,19 +152,19 @@ def test_a_variant_has_its_methods_colour_in_any_company(company):
 
 
 def test_a_name_is_of_the_method_that_it_begins_with():
-    assert plot.family("fedpa") == plot.family("FedPA+fc") == "fedpa"
-    assert plot.family("GFPL without pseudo-features") == "gfpl"
-    assert plot.family("FedPAx") is plot.family("Released log") is None
+    assert looks.family("fedpa") == looks.family("FedPA+fc") == "fedpa"
+    assert looks.family("GFPL without pseudo-features") == "gfpl"
+    assert looks.family("FedPAx") is looks.family("Released log") is None
 
 
 def test_controls_are_grey_and_others_have_colours_that_nobody_has():
     names = ["fedmps", "fedproto", "Chance", "Class mean", "no contrast", "low"]
-    look = plot.styles(names)
-    assert look["Chance"].colour in {plot.tint(plot.GREY, i) for i in (0, 1)}
+    look = looks.styles(names)
+    assert look["Chance"].colour in {looks.tint(looks.GREY, i) for i in (0, 1)}
     assert look["Chance"].line != look["Class mean"].line
     colours = {look[n].colour for n in ("fedmps", "fedproto", "no contrast", "low")}
     assert len(colours) == 4
-    assert look["fedmps"] == plot.style("fedmps")
+    assert look["fedmps"] == looks.style("fedmps")
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_controls_are_grey_and_others_have_colours_that_nobody_has():
     ],
 )
 def test_code_in_words(code, said):
-    assert plot.words(code) == said
+    assert looks.words(code) == said
 
 
 def two_panels(first: list[float], second: list[float], titles=("A, x", "A, y")):
@@ -233,10 +233,10 @@ def test_bars_on_a_logarithmic_axis_are_refused_and_dots_are_not(tmp_path):
     fig, drawn = plot.bars(df, x="way", y="floats", group="method", percent=False)
     fig.axes[0].set_yscale("log")
     with pytest.raises(ValueError, match="bars on a log axis"):
-        plot.save(fig, drawn, tmp_path / "bars")
+        saving.save(fig, drawn, tmp_path / "bars")
     assert not list(tmp_path.iterdir())
     fig, drawn = panels.dots(df, row="method", x="floats", group="way", xlabel="n")
-    plot.save(fig, drawn, tmp_path / "dots")
+    saving.save(fig, drawn, tmp_path / "dots")
     (ax,) = fig.axes
     places = np.concatenate([c.get_offsets() for c in ax.collections])
     assert sorted(places[:, 0]) == sorted(df["floats"])
@@ -261,13 +261,13 @@ def test_bars_on_a_logarithmic_axis_are_refused_and_dots_are_not(tmp_path):
     ],
 )
 def test_shades_show_what_differs(counts, ends):
-    norm = plot.shades([np.array(counts)])
+    norm = shaded.shades([np.array(counts)])
     assert (norm.vmin, norm.vmax) == ends
 
 
 def test_each_panel_may_have_class_names_of_its_own():
     names = {"a": ["x", "y"], "b": ["u", "v", "w"]}
-    fig, _ = plot.heatmaps({"a": [[1, 2]], "b": [[1, 2, 3]]}, class_names=names)
+    fig, _ = shaded.heatmaps({"a": [[1, 2]], "b": [[1, 2, 3]]}, class_names=names)
     shown = [[t.get_text() for t in ax.get_yticklabels()] for ax in fig.axes[:2]]
     assert shown == list(names.values())
 
@@ -280,7 +280,7 @@ def test_a_footnote_stands_below_all_else(kind):
     else:
         fig, _ = DRAW[kind]()
     tall = fig.get_figheight()
-    plot.footnote(fig, "Fashion-MNIST: 10 of 800 rounds; one seed. " * 3)
+    saving.footnote(fig, "Fashion-MNIST: 10 of 800 rounds; one seed. " * 3)
     fig.draw_without_rendering()
     (note,) = (t for t in fig.texts if t.get_gid() == "footnote")
     top = note.get_window_extent().y1
@@ -293,7 +293,7 @@ def test_a_footnote_stands_below_all_else(kind):
         assert not any(
             legend.get_window_extent().overlaps(box) for legend in fig.legends
         )
-    plot.footnote(fig, "")
+    saving.footnote(fig, "")
     assert len(fig.texts) == 1
 
 
@@ -307,8 +307,8 @@ def test_curves_draw_the_numbers_they_return():
     x, y = lines["FedMPS"].get_data()
     np.testing.assert_array_equal(x, range(6))
     np.testing.assert_allclose(np.asarray(y, float), 0.1 * np.arange(6) + 0.01)
-    assert lines["FedMPS"].get_color() == plot.style("fedmps").colour
-    assert lines["FedAvg"].get_marker() == plot.style("fedavg").marker
+    assert lines["FedMPS"].get_color() == looks.style("fedmps").colour
+    assert lines["FedAvg"].get_marker() == looks.style("fedavg").marker
     fig.draw_without_rendering()
     assert "20" in [t.get_text() for t in fig.axes[0].get_yticklabels()]
 
@@ -329,7 +329,7 @@ def test_curves_have_a_panel_each_and_refuse_doubled_rows():
 
 def test_heatmap_has_clients_across_and_leaves_empty_cells_blank():
     counts = np.array([[0, 5, 7], [12, 0, 0]])  # 2 clients, 3 classes
-    fig, drawn = plot.heatmap(counts, title="toy", class_names=("a", "b", "c"))
+    fig, drawn = shaded.heatmap(counts, title="toy", class_names=("a", "b", "c"))
     ax = fig.axes[0]
     mesh = ax.collections[0].get_array()
     assert mesh is not None
@@ -349,24 +349,24 @@ def test_heatmap_has_clients_across_and_leaves_empty_cells_blank():
 
 def test_counts_are_written_into_large_cells_only():
     crowded = np.full((60, 10), 1234)
-    assert not plot.heatmap(crowded)[0].axes[0].texts
-    few = plot.heatmap(crowded[:5])[0]
+    assert not shaded.heatmap(crowded)[0].axes[0].texts
+    few = shaded.heatmap(crowded[:5])[0]
     assert len(few.axes[0].texts) == 50
     width = few.axes[0].get_window_extent().width / 5
     assert all(t.get_window_extent().width < width for t in few.axes[0].texts)
 
 
 def test_heatmaps_share_a_colour_scale_and_refuse_bad_counts():
-    fig, drawn = plot.heatmaps({"a": np.eye(3) * 4, "b": np.eye(3) * 9})
+    fig, drawn = shaded.heatmaps({"a": np.eye(3) * 4, "b": np.eye(3) * 9})
     assert {ax.collections[0].get_clim() for ax in fig.axes[:2]} == {(0, 9)}
     sums = {name: part["count"].sum() for name, part in drawn.groupby("panel")}
     assert sums == {"a": 12, "b": 27}
     with pytest.raises(ValueError, match=r"counts\['a'\]: got shape \(3,\)"):
-        plot.heatmaps({"a": [1, 2, 3]})
+        shaded.heatmaps({"a": [1, 2, 3]})
     with pytest.raises(ValueError, match="negative"):
-        plot.heatmap([[1, -1]])
+        shaded.heatmap([[1, -1]])
     with pytest.raises(ValueError, match="class_names: got 1 names, expected 2"):
-        plot.heatmap([[1, 1]], class_names=["a"])
+        shaded.heatmap([[1, 1]], class_names=["a"])
 
 
 def test_bars_have_the_given_heights_and_no_bar_for_missing():
@@ -420,7 +420,7 @@ def test_scatter_draws_points_and_present_prototypes():
 
 DRAW = {
     "curves": lambda: plot.curves(curve_frame(["fedavg", "fedmps"])),
-    "heatmap": lambda: plot.heatmap(np.arange(6).reshape(2, 3)),
+    "heatmap": lambda: shaded.heatmap(np.arange(6).reshape(2, 3)),
     "bars": lambda: plot.bars(curve_frame(["local"], 1), x="method", y="accuracy"),
     "scatter": lambda: plot.scatter(np.eye(2), [0, 1], prototypes=np.ones((2, 2))),
 }
@@ -431,11 +431,11 @@ def test_files_have_equal_bytes_after_a_display_and_when_drawn_again(
     kind, tmp_path: Path
 ):
     fig, df = DRAW[kind]()
-    first = plot.save(fig, df, tmp_path / "first")
+    first = saving.save(fig, df, tmp_path / "first")
     fig.savefig(tmp_path / "shown.png", dpi=90, bbox_inches="tight")
-    second = plot.save(fig, df, tmp_path / "second")
+    second = saving.save(fig, df, tmp_path / "second")
     with mpl.rc_context({"font.size": 20, "pdf.fonttype": 3, "lines.linewidth": 9}):
-        third = plot.save(*DRAW[kind](), tmp_path / "v1.2")
+        third = saving.save(*DRAW[kind](), tmp_path / "v1.2")
     assert [p.name for p in third] == ["v1.2.png", "v1.2.pdf", "v1.2.csv"]
     for a, b, c in zip(first, second, third, strict=True):
         assert a.read_bytes() == b.read_bytes() == c.read_bytes()
@@ -467,7 +467,7 @@ def test_curves_and_bars_keep_the_columns_that_they_are_given():
     fig, drawn = plot.bars(table, x="size", y="kilobytes", group="way", percent=False)
     assert list(drawn) == ["size", "way", "kilobytes"]
     assert [bar.get_height() for bar in rectangles(fig.axes[0])] == [3.0, 4.0]
-    _, drawn = plot.heatmaps({"a": [[1, 2]]}, value="share")
+    _, drawn = shaded.heatmaps({"a": [[1, 2]]}, value="share")
     assert drawn["share"].tolist() == [1, 2]
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
-from fedlib.draw import plot, reconstructions
+from fedlib.draw import looks, reconstructions
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def test_colours_are_kept_and_many_columns_fit_the_page():
     x = torch.rand(2, 3, 4, 4) * 2 - 1
     columns = {str(i): x for i in range(12)}
     fig, drawn = reconstructions.grid({"": columns}, ["a", "b"])
-    assert fig.get_figwidth() <= plot.PAGE + 1e-9
+    assert fig.get_figwidth() <= looks.PAGE + 1e-9
     assert len(drawn) == 2 * 4 * 4 * 3
     at = drawn.query("row == 'b' and y == 1 and x == 2 and channel == 0")["5"].item()
     assert at == round((float(x[1, 0, 1, 2]) + 1) * 127.5)

@@ -16,7 +16,7 @@ from PIL import Image
 from fedlib import registry
 from fedlib.core.tree import flatten
 from fedlib.data import load
-from fedlib.draw import plot
+from fedlib.draw import looks
 from fedlib.learn import plots, toy
 from fedlib.registry import METHODS
 
@@ -182,7 +182,7 @@ def test_classes_that_the_drawn_client_lacks_are_hollow_and_never_its_own_answer
         assert bool(np.size(marks.get_facecolor())) == (c in toy.OWNED[0])
     for c, marks in enumerate(shared.collections[: toy.CLASSES]):
         colour = np.asarray(marks.get_facecolor())[0]
-        assert tuple(colour[:3]) == to_rgb(plot.CYCLE[c])
+        assert tuple(colour[:3]) == to_rgb(looks.CYCLE[c])
     shades = np.unique(np.asarray(personal.images[0].get_array()))
     assert set(shades.tolist()) <= set(toy.OWNED[0])
 

@@ -17,10 +17,11 @@ from safetensors.torch import load, save
 from fedlib import registry
 from fedlib.core import nets, readouts
 from fedlib.core.averaging import mean_model
-from fedlib.core.local import Losses, Training, train_local
+from fedlib.core.local import Cohort, Losses, Task, train_local
 from fedlib.core.losses import cross_entropy
 from fedlib.core.messages import Model
 from fedlib.core.method import Context, NonFiniteError, Round, complete, rounds
+from fedlib.core.training import Training
 from fedlib.core.tree import flatten, restore, take
 from tests.conftest import TOY, TOY_TRAINING, toy_context, toy_net, toy_shards
 
@@ -465,8 +466,9 @@ def test_the_cohort_equals_a_plain_loop(dropped):
     ctx = replace(toy_context(method, 6), round=1, training=training)
     state = ctx.init_clients(False)
 
-    def loss(weights, x, y, extra):
-        return Losses(cross_entropy(ctx.net(weights, x, train=True).logits, y), {}, {})
+    def loss(weights, batch):
+        logits = ctx.net(weights, batch.x, train=True).logits
+        return Losses(cross_entropy(logits, batch.y), {}, {})
 
     found = ctx.train(state, shards, loss).state
     for client, wanted in enumerate(plain_loop(ctx, state, shards, training, 2)):
@@ -483,9 +485,9 @@ def test_batchnorm_statistics_are_each_clients_own():
     ctx = replace(toy_context(method, 2), round=1, net=net, training=training)
     state = ctx.init_clients(False)
 
-    def loss(weights, x, y, extra):
-        logits = ctx.net(weights, x, train=True).logits
-        return Losses(cross_entropy(logits, y), {}, {})
+    def loss(weights, batch):
+        logits = ctx.net(weights, batch.x, train=True).logits
+        return Losses(cross_entropy(logits, batch.y), {}, {})
 
     found = ctx.train(state, shards, loss).state
     for client, mine in enumerate(shards.index):
@@ -509,18 +511,13 @@ def test_adam_keeps_each_clients_moments_when_others_retire():
     ctx = replace(toy_context(method, 2), round=1, training=training)
     state = ctx.init_clients(False)
 
-    def loss(weights, x, y, extra):
-        return Losses(cross_entropy(ctx.net(weights, x, train=True).logits, y), {}, {})
+    def loss(weights, batch):
+        logits = ctx.net(weights, batch.x, train=True).logits
+        return Losses(cross_entropy(logits, batch.y), {}, {})
 
     together = ctx.train(state, shards, loss).state
-    alone = train_local(
-        {k: v[:1] for k, v in state.items()},
-        shards.cohort([0]),
-        loss,
-        training,
-        ctx.random,
-        classes=4,
-    ).state
+    first = Cohort({k: v[:1] for k, v in state.items()}, shards.cohort([0]))
+    alone = train_local(first, Task(loss), training, ctx.net, ctx.random).state
     for key, value in alone.items():
         torch.testing.assert_close(together[key][0], value[0], rtol=0, atol=1e-6)
 

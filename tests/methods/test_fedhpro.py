@@ -15,11 +15,12 @@ from fedlib.blocks import creff, descent, hyperprotos, siamese
 from fedlib.blocks.hyperprotos import HyperProtos
 from fedlib.core import heads, protos
 from fedlib.core.embed import class_means
-from fedlib.core.local import Losses, Training
+from fedlib.core.local import Losses
 from fedlib.core.messages import Model
 from fedlib.core.method import Context, rounds
 from fedlib.core.protos import Protos
 from fedlib.core.rng import generator
+from fedlib.core.training import Training
 from fedlib.core.tree import flatten, take
 from fedlib.methods import fedhpro
 from fedlib.methods.fedhpro import HP, METHOD

@@ -12,12 +12,12 @@ from torch.func import vmap
 import fedlib
 from fedlib.blocks import descent, generators
 from fedlib.core import protos
-from fedlib.core.local import Training
 from fedlib.core.messages import as_model, sizes
 from fedlib.core.method import Context, NonFiniteError, Round, rounds
 from fedlib.core.nets import build
 from fedlib.core.protos import Protos
 from fedlib.core.rng import generator
+from fedlib.core.training import Training
 from fedlib.core.tree import flatten, stack, tree_map
 from fedlib.methods import fedpa
 from fedlib.methods.fedpa import HP, METHOD, REFERENCE, Up

@@ -15,11 +15,11 @@ from torch import nn
 from fedlib import papers
 from fedlib.baselines import fedavg
 from fedlib.blocks import image_generators, virtual_data
-from fedlib.core.local import Training
 from fedlib.core.messages import as_model
 from fedlib.core.method import Context, NonFiniteError, Round, rounds
 from fedlib.core.protos import Protos
 from fedlib.core.rng import generator
+from fedlib.core.training import Training
 from fedlib.core.tree import flatten, take
 from fedlib.methods import fedpg
 from fedlib.methods.fedpg import HP, METHOD, REFERENCE, STUDY, Up

@@ -17,12 +17,12 @@ from sklearn.mixture import GaussianMixture
 from fedlib.baselines import local
 from fedlib.blocks import mixtures
 from fedlib.blocks.mixtures import Components, Mixtures
-from fedlib.core import local as core_local
 from fedlib.core import nets, readouts
 from fedlib.core.augment import Augment
 from fedlib.core.messages import sizes as message_sizes
 from fedlib.core.method import NonFiniteError, Round, rounds
 from fedlib.core.rng import generator
+from fedlib.core.shards import plan_of
 from fedlib.core.tree import flatten, stack
 from fedlib.methods import gfpl
 from fedlib.methods.gfpl import HP, METHOD
@@ -854,7 +854,7 @@ def test_batches_are_those_of_the_training_loop(training):
     seen = gfpl.batches(ctx, shards)
     assert seen[1] == []
     for k in (0, 2, 3):
-        plan = core_local._batches(shards, k, ctx.training, ctx.random)
+        plan = plan_of(shards, k, ctx.training, ctx.random)
         wanted = [plan.order[slice(*span)].tolist() for span in plan.spans]
         assert [part.tolist() for part in seen[k]] == wanted
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedlib import papers
-from fedlib.core import nets
+from fedlib.core.net import Net
 from fedlib.core.protos import Protos
 from fedlib.data import Groups
 from fedlib.draw import panels
@@ -111,7 +111,7 @@ def test_pooled_is_one_client_with_everything():
     artefact = {**P, "runs": ["fedavg", "fedproto"]}
     assert study.specs_for("fedhpro/fig2", artefact)[-1] == spec
     assert len(study.specs_for("fedhpro/fig3", artefact)) == 3
-    assert isinstance(final.federation.ctx.net, nets.Net)
+    assert isinstance(final.federation.ctx.net, Net)
 
 
 def in_domains(final, names=("easy", "hard")):

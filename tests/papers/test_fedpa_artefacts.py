@@ -10,7 +10,7 @@ from fedlib.methods import fedpa
 from fedlib.papers import study
 from fedlib.papers.fedpa import costs, generated
 from fedlib.rebuild import artefacts
-from fedlib.runs import reports
+from fedlib.runs import beside, pacing
 from fedlib.runs import runner as runs
 from fedlib.runs.federation import federation
 
@@ -26,7 +26,7 @@ def test_a_lead_is_over_the_best_of_the_others():
             "last": [50.0, 40.0, 41.0, 60.0, 65.0, 70.0],
         }
     )
-    found = reports.leads(table, ["fedpa"], ["dataset", "participation"])
+    found = beside.leads(table, ["fedpa"], ["dataset", "participation"])
     assert found["method"].tolist() == ["fedpa", "fedpa"]
     assert found["participation"].tolist() == [0.1, 0.5]
     assert found["mean"].tolist() == [-5.0, 5.0]
@@ -41,7 +41,7 @@ def test_pace_says_when_a_curve_reaches_anothers_best():
         pd.DataFrame({"round": [2, 4, 6], "accuracy": v}).assign(panel="p", method=m)
         for m, v in rows.items()
     )
-    found = reports.pace(curves, "a").set_index("method")
+    found = pacing.pace(curves, "a").set_index("method")
     assert found["best_round"].tolist() == [4, 6, 6]
     assert found["best"].tolist() == pytest.approx([60, 70, 30])
     assert found["last"].tolist() == pytest.approx([50, 70, 30])

@@ -15,7 +15,7 @@ from fedlib.papers import study
 from fedlib.papers.fedpg import costs, drift, plots, tables
 from fedlib.papers.study import Study
 from fedlib.rebuild import artefacts
-from fedlib.runs import reports
+from fedlib.runs import beside, pacing
 from fedlib.runs import runner as runs
 from fedlib.runs.results import Result
 
@@ -51,7 +51,7 @@ def grid_of(monkeypatch):
 
 
 def test_every_number_of_table_1_stands_beside_a_run(grid_of):
-    paper = reports.reference("fedpg", "table1")
+    paper = beside.reference("fedpg", "table1")
     found = grid_of("fedpg/table1")
     table = tables.final(found, found.like(paper, tables.PARTITION))
     assert len(table) == len(paper) == 48
@@ -75,7 +75,7 @@ def test_every_number_of_table_1_stands_beside_a_run(grid_of):
 
 
 def test_every_number_of_table_2_stands_beside_a_run(grid_of):
-    paper = reports.reference("fedpg", "table2")
+    paper = beside.reference("fedpg", "table2")
     found = grid_of("fedpg/table2")
     sizes = [64, 128, 256, 512, 1024]
     table = tables.final(found, tables.ablation(paper, sizes))
@@ -111,7 +111,7 @@ def test_ratios_by_hand():
         )
         for m, v in lines.items()
     )
-    found = reports.ratios(curves, "slow", [1.0, 0.5, 0.8], window=2)
+    found = pacing.ratios(curves, "slow", [1.0, 0.5, 0.8], window=2)
     found = found.pivot(index="method", columns="share")
     assert found["target"].loc["fast"].tolist() == pytest.approx([27.5, 44, 55])
     assert found["rounds"].loc["slow"].tolist() == [8, 10, 12]  # 35, 45 and 55
@@ -120,19 +120,19 @@ def test_ratios_by_hand():
     assert found["rounds"].loc["never"].tolist() == [4, 12, 12]
     assert found["ratio"].loc["never"].tolist() == [2, 10 / 12, 1]
     low = curves.assign(accuracy=curves["accuracy"].where(curves.method == "slow", 0.1))
-    short = reports.ratios(low, "slow", window=2).set_index("method")
+    short = pacing.ratios(low, "slow", window=2).set_index("method")
     assert short["rounds"].isna().tolist() == [False, True, True]
     assert np.isnan(short.loc["fast", "ratio"])
     with pytest.raises(ValueError, match=r"window: got 7, expected at most the 6"):
-        reports.ratios(curves, "slow", window=7)
+        pacing.ratios(curves, "slow", window=7)
     with pytest.raises(ValueError, match=r"method: got 'fedavg', p has"):
-        reports.ratios(curves, "fedavg")
+        pacing.ratios(curves, "fedavg")
     with pytest.raises(ValueError, match=r"shares: got \[95\], expected"):
-        reports.ratios(curves, "slow", [95, 0.5])
+        pacing.ratios(curves, "slow", [95, 0.5])
 
 
 def test_table_3_by_hand():
-    paper = reports.reference("fedpg", "table3")
+    paper = beside.reference("fedpg", "table3")
     names = ["fedavg", "FedPG+fc", "FedPG+cnn"]
     p = artefacts.prepare("fedpg/table3", "paper").parameters
     named = p.pop("measured")

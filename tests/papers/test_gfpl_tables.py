@@ -13,7 +13,7 @@ from fedlib.core.rng import generator
 from fedlib.methods import gfpl
 from fedlib.papers import study
 from fedlib.papers.gfpl import features, plots, tables
-from fedlib.runs import reports, runner
+from fedlib.runs import beside, runner
 from fedlib.runs.federation import federation
 
 P = {
@@ -99,7 +99,7 @@ def test_merges_are_those_of_the_last_exchange():
 
 def test_settings_are_those_of_the_librarys_protocols():
     """All of Table 3, but for the three projections that Section 5.1 corrects."""
-    printed = reports.reference("gfpl", "table3")
+    printed = beside.reference("gfpl", "table3")
     table = tables.settings("gfpl", "gfpl", printed).set_index(["dataset", "setting"])
     assert len(table) == 28
     assert table["ours"].notna().all()

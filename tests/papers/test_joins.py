@@ -29,8 +29,8 @@ from fedlib.papers import study
 from fedlib.papers.fedmps import tables
 from fedlib.papers.fedpa import generated
 from fedlib.papers.source import Accuracies, Origin, Source
-from fedlib.rebuild import artefacts, notebook, parameters, scoreboard
-from fedlib.runs import reports
+from fedlib.rebuild import artefacts, notebook, our_runs, parameters, scoreboard
+from fedlib.runs import beside, reports
 from fedlib.runs.results import Result
 from fedlib.runs.spec import Spec
 from fedlib.support import paths
@@ -313,7 +313,7 @@ def as_source(source: Origin) -> Source:
 
 def rows_of(source: Origin) -> dict[int, dict[str, Any]]:
     """Return the rows of a paper's table, by their place in its file."""
-    table = reports.reference(source.paper, source.table)
+    table = beside.reference(source.paper, source.table)
     for name, value in as_source(source).where.items():
         table = table[table[name] == value]
     return table.to_dict("index")
@@ -383,7 +383,7 @@ def test_each_number_meets_the_run_with_its_settings_and_no_other(
 ):
     written(paper, table)
     found = Written(runs)
-    ran = scoreboard.runs("paper")
+    ran = our_runs.runs("paper")
     for each in (s for s in SOURCES if (s.paper, s.table) == (paper, table)):
         figures = paths.figures_dir() / "paper"
         cells = scoreboard._cells(each, figures, ran)
@@ -431,7 +431,7 @@ def test_another_number_of_ways_meets_no_number_of_table_3(written, name, file):
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_every_data_set_of_a_table_is_in_its_paper_preset(paper):
-    for file in sorted((reports.REFERENCE / paper).glob("table*.csv")):
+    for file in sorted((beside.REFERENCE / paper).glob("table*.csv")):
         table = pd.read_csv(file)
         artefact = artefacts.prepare(f"{paper}/{file.stem}", "paper")
         told = artefact.parameters

@@ -13,7 +13,7 @@ from torch import Tensor
 import fedlib
 from fedlib import registry
 from fedlib.core.log import Log
-from fedlib.draw.plot import style
+from fedlib.draw.looks import style
 from fedlib.papers.ours import leaderboard, leaderboard_plots
 from fedlib.registry import METHODS, title
 from fedlib.runs.results import Result

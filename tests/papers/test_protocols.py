@@ -12,14 +12,15 @@ import torch
 
 from fedlib import data, papers, registry
 from fedlib.core import nets
-from fedlib.core.local import Losses, Shards
+from fedlib.core.local import Losses
 from fedlib.core.losses import cross_entropy
+from fedlib.core.shards import Shards
 from fedlib.core.tree import take
 from fedlib.data import Transform
 from fedlib.partitions import LDA, NID1, CappedDirichlet, DomainSkew, NwayKshot, Users
 from fedlib.runs import runner
+from fedlib.runs.beside import REFERENCE
 from fedlib.runs.federation import federation
-from fedlib.runs.reports import REFERENCE
 from fedlib.runs.spec import SettingError, Spec
 from tests.conftest import TOY, copied, toy_context
 from tests.data.test_leaf import users, write, write_faces
@@ -133,9 +134,9 @@ def test_fedpgs_clients_keep_their_last_batch():
     fed = federation(papers.fedpg("digits", "fedavg"))
     ctx = replace(fed.ctx, round=1)
 
-    def loss(state, x, y, extra):
-        out = ctx.net(state, x, train=True)
-        return Losses(cross_entropy(out.logits, y), {}, {"high": out.high})
+    def loss(state, batch):
+        out = ctx.net(state, batch.x, train=True)
+        return Losses(cross_entropy(out.logits, batch.y), {}, {"high": out.high})
 
     trained = ctx.train(ctx.init_clients(common=True), fed.train, loss)
     sizes = fed.train.sizes()
@@ -201,8 +202,9 @@ def test_a_last_batch_of_one_image_does_not_stop_a_resnet():
     images = torch.zeros(17, 3, 32, 32)
     shards = Shards(images, torch.arange(17) % 4, [torch.arange(17)], [0])
 
-    def loss(state, x, y, extra):
-        return Losses(cross_entropy(net(state, x, train=True).logits, y), {}, {})
+    def loss(state, batch):
+        logits = net(state, batch.x, train=True).logits
+        return Losses(cross_entropy(logits, batch.y), {}, {})
 
     ctx.train(ctx.init_clients(common=True), shards, loss)
     kept = replace(ctx, training=training.model_copy(update={"drop_single": False}))
@@ -274,7 +276,7 @@ def passes(spec: Spec) -> list[int]:
     fed = federation(spec)
     seen = []
 
-    def loss(state, x, y, extra):
+    def loss(state, batch):
         seen[-1] += 1
         zero = sum(v.sum() for v in state.values() if v.is_floating_point()) * 0
         return Losses(zero, {}, {})

@@ -12,7 +12,7 @@ import pytest
 from fedlib import papers
 from fedlib.partitions import SCHEMES
 from fedlib.registry import METHODS
-from fedlib.runs.reports import REFERENCE, reference
+from fedlib.runs.beside import REFERENCE, reference
 
 # Per file: rows, and the sum of each column of numbers; below it, for each setting, the
 # sum of all these columns over the rows that have it.

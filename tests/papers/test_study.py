@@ -8,9 +8,10 @@ import torch
 from fedlib import papers
 from fedlib.draw import panels as plot_study
 from fedlib.papers import study
-from fedlib.papers.study import Study, grid, labelled, parsed, placed
+from fedlib.papers.placing import labelled, parsed, placed
+from fedlib.papers.study import Study, grid
 from fedlib.rebuild import artefacts
-from fedlib.runs import features, reports, runner
+from fedlib.runs import address, beside, features, pacing, reports, runner
 from fedlib.runs.spec import SettingError
 
 P = {
@@ -270,7 +271,7 @@ def test_a_study_runs_and_its_models_are_kept():
     assert [d.name for d in found.data] == ["digits"]
     assert set(found.curves()["round"]) == {1, 2}
     spec = found.results[0].spec
-    kept = runner.folder(spec) / "final.safetensors"
+    kept = address.folder(spec) / "final.safetensors"
     assert kept.exists()
     first = features.features(runner.final(spec), "global", per_class=3)
     assert torch.bincount(first.y).max() == 3
@@ -405,9 +406,9 @@ def test_without_domains_there_is_their_average_alone(monkeypatch, tmp_path):
 
 
 def test_how_the_released_log_ends():
-    log = reports.reference("fedhpro", "log")
+    log = beside.reference("fedhpro", "log")
     log = log.assign(panel="", accuracy=log["mean"] / 100)
-    (row,) = reports.ends(log).to_dict("records")
+    (row,) = pacing.ends(log).to_dict("records")
     assert (row["last"], row["best"], row["best_round"]) == (64.24, 65.98, 87)
     means = (round(row["mean_last5"], 2), round(row["mean_last10"], 2))
     assert means == (63.21, 59.31)

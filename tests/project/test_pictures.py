@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from fedlib.data import DataError
-from fedlib.draw import plot
+from fedlib.draw import saving, shaded
 from fedlib.papers.ours import leaderboard_plots
 from fedlib.support import paths
 from tools import redraw
@@ -79,7 +79,7 @@ def test_a_committed_picture_keeps_the_rules(name):
         kept.select_dtypes("number").astype(float),
         rtol=1e-9,
     )
-    plot.honest(fig)
+    saving.honest(fig)
     said = texts(fig)
     assert not [text for text in said if CODE.search(text)]
     (note,) = (t for t in fig.texts if t.get_gid() == "footnote")
@@ -88,7 +88,7 @@ def test_a_committed_picture_keeps_the_rules(name):
     shown = [t for t in fig.findobj(Text) if t.get_visible() and t.get_text().strip()]
     axes = [axis for ax in fig.axes for axis in (ax.xaxis, ax.yaxis)]
     ticks = {id(t) for axis in axes for t in axis.get_ticklabels(which="both")}
-    assert all(t.get_fontsize() >= plot.SMALLEST for t in shown)
+    assert all(t.get_fontsize() >= shaded.SMALLEST for t in shown)
     whole = fig.bbox.padded(1)
     for text, box in boxes([t for t in shown if id(t) not in ticks]):
         across = whole.x0 <= box[0] <= box[2] <= whole.x1

@@ -11,8 +11,8 @@ from fedlib import papers
 from fedlib.cli import main
 from fedlib.rebuild import campaign
 from fedlib.rebuild.campaign import CUT, RELEASED, Batch, Planned
-from fedlib.rebuild.scoreboard import printed_accuracies
-from fedlib.runs import many, published, runner
+from fedlib.rebuild.our_runs import printed_accuracies
+from fedlib.runs import address, checkpoints, many, published, runner
 from fedlib.runs.spec import SettingError, Spec
 from fedlib.support import paths
 
@@ -142,7 +142,7 @@ def test_status_tells_what_is_done_begun_running_and_missing(toys, monkeypatch):
     specs = [toy(seed) for seed in (1, 2, 3, 4)]
     runner.run(specs[0])
     interrupted(specs[1], 3, monkeypatch)
-    home = runner.folder(specs[2])
+    home = address.folder(specs[2])
     home.mkdir(parents=True)
     away = papers.fedmps("flowers", "local", seed=5, rounds=2)
     monkeypatch.setenv("FEDLIB_DATA", "nowhere")
@@ -168,7 +168,7 @@ def test_status_tells_what_is_done_begun_running_and_missing(toys, monkeypatch):
 def test_hours_are_at_the_pace_of_a_processor_and_not_of_the_clock(toys):
     batches, _ = toys
     runner.run(toy(1))
-    timing = runner.folder(toy(1)) / "timing.json"
+    timing = address.folder(toy(1)) / "timing.json"
     names = ("train_seconds_per_round", "evaluate_seconds_per_round")
     timing.write_text(
         json.dumps(dict.fromkeys(names, 900.0) | {"cpu_seconds_per_round": 90.0})
@@ -192,7 +192,7 @@ def test_printed_numbers_count_once_and_by_their_best_budget():
 
 def interrupted(spec: Spec, rounds: int, monkeypatch) -> None:
     """Compute some rounds of a run and stop."""
-    keep, kept = runner._checkpoint, []
+    keep, kept = checkpoints.save, []
 
     def checkpoint(*arguments):
         keep(*arguments)
@@ -201,7 +201,7 @@ def interrupted(spec: Spec, rounds: int, monkeypatch) -> None:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(runner, "_checkpoint", checkpoint)
+        patched.setattr(checkpoints, "save", checkpoint)
         with pytest.raises(KeyboardInterrupt):
             runner.run(spec)
 
@@ -216,7 +216,7 @@ def test_a_failing_run_ends_no_other_and_all_that_are_done_are_published(toys):
     runner.run(specs[0])
     told = []
     assert not campaign.run(batches(toy=specs), 1, echo=told.append)
-    assert published_ones == [runner.key(specs[0]), runner.key(specs[2])]
+    assert published_ones == [address.key(specs[0]), address.key(specs[2])]
     assert told[0] == "2 runs, at the lowest priority (nice 19)"
     assert "local on digits, seed 3: done, 1 left" in told
     assert "NonFiniteError" in told[-1]
@@ -251,7 +251,7 @@ def test_a_run_that_cannot_be_published_ends_no_other(toys, monkeypatch):
 
 def test_it_ends_after_some_hours_and_goes_on_the_next_time(toys, monkeypatch):
     batches, _ = toys
-    keep = runner._checkpoint
+    keep = checkpoints.save
 
     def slow(*arguments):
         keep(*arguments)
@@ -259,10 +259,10 @@ def test_it_ends_after_some_hours_and_goes_on_the_next_time(toys, monkeypatch):
 
     told = []
     with monkeypatch.context() as patched:
-        patched.setattr(runner, "_checkpoint", slow)
+        patched.setattr(checkpoints, "save", slow)
         assert not campaign.run(batches(toy=[toy(1)]), 1, 2 / 3600, told.append)
     assert told[-1].startswith("0.000555556 h are over, 1 runs left. Finished runs")
-    assert runner.under_way(toy(1)) == (1, False)
+    assert checkpoints.under_way(toy(1)) == (1, False)
     assert campaign.run(batches(toy=[toy(1)]), 1, echo=told.append)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from fedlib.papers.ours import special
-from fedlib.runs import published, runner
+from fedlib.runs import address, published, runner
 from fedlib.runs.spec import Spec
 from tests.rebuild.test_cli import fedlib, last
 from tests.rebuild.test_make import (  # noqa: F401
@@ -27,7 +27,7 @@ def runs(project, monkeypatch) -> list[Spec]:  # noqa: F811
 
 
 def test_runs_are_listed_published_shown_and_verified(runs):
-    first, second = map(runner.key, runs)
+    first, second = map(address.key, runs)
     assert last(fedlib("runs", "publish", "toy/a", "--preset", "quick")) == (
         "published 1, there already 0, stale 0"
     )
@@ -67,7 +67,7 @@ def test_adopt_takes_what_is_the_same_and_exits_1_where_a_run_stays_stale(
     assert (done.exit_code, last(done)) == (1, "adopted 1, current 0, stale 1")
     assert "seed 2, 3 rounds" in done.output
     assert "stale: other numbers in 1 rounds" in done.output
-    shown = fedlib("runs", "show", runner.key(runs[0]))
+    shown = fedlib("runs", "show", address.key(runs[0]))
     assert "1 rounds played, largest difference 0, tolerance 0" in shown.output
 
 

@@ -17,7 +17,7 @@ from fedlib.papers.ours import special
 from fedlib.rebuild import artefacts, costs, execute, make, pace
 from fedlib.rebuild.kernels import own_kernel
 from fedlib.rebuild.progress import Progress
-from fedlib.runs import many, published, runner, shapes
+from fedlib.runs import address, many, published, runner, shapes, timings
 from fedlib.runs.spec import SettingError, Spec
 from fedlib.support import paths
 
@@ -442,7 +442,7 @@ def by_hand(with_runs, monkeypatch):
     now, lines = [500.0], []
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(Progress, "TICK", 3600)
-    monkeypatch.setattr(runner, "seconds_per_round", lambda s: 10.0)
+    monkeypatch.setattr(timings, "seconds_per_round", lambda s: 10.0)
     chosen = [artefacts.prepare(name, "quick") for name in ("toy/a", "toy/b")]
     progress = Progress(chosen, 1, lines.append)
     return now, lines, progress, [*with_runs, long]
@@ -486,7 +486,7 @@ def test_a_prediction_waits_until_enough_is_done(by_hand, monkeypatch):
 
 def test_the_pace_of_runs_on_disk_is_known(with_runs, monkeypatch):
     runner.run(with_runs[0])
-    monkeypatch.setattr(runner, "seconds_per_round", lambda s: 30.0)
+    monkeypatch.setattr(timings, "seconds_per_round", lambda s: 30.0)
     progress = Progress([artefacts.prepare("toy/a", "quick")], 1, print)
     assert (progress.runs, progress.pace.notebooks) == (1, 1)
     (name,) = progress.pace.runs
@@ -547,7 +547,7 @@ def test_each_run_that_fails_is_named_and_the_others_are_done(
     write_notebook("toy/b")
     monkeypatch.setitem(special.SPECIAL, "toy/b", lambda p: [])
     failed, built = make.rebuild([], "quick")
-    name = f"local on digits, seed 3, key {runner.key(bad)}: NonFiniteError: local,"
+    name = f"local on digits, seed 3, key {address.key(bad)}: NonFiniteError: local,"
     assert failed.error.startswith("1 of 3 runs failed, the others are done - " + name)
     assert "sub-exception" not in failed.error
     assert (failed.status, built.status) == ("failed", "built")
@@ -565,7 +565,7 @@ def test_estimate(with_runs, monkeypatch):
     runner.run(with_runs[0])
     monkeypatch.setattr(runner, "measure", lambda spec: pytest.fail("measured"))
     monkeypatch.setattr(
-        runner, "seconds_per_round", lambda s: 3.0 if s == with_runs[0] else None
+        timings, "seconds_per_round", lambda s: 3.0 if s == with_runs[0] else None
     )
     (row,) = costs.estimate([], "quick").to_dict("records")
     assert (row["cached"], row["missing"], row["seconds"]) == (1, 1, 6.0)
@@ -580,7 +580,7 @@ def test_a_dry_run_measures_nothing(with_runs, kernels, monkeypatch):
         "(fedlib estimate times them)"
     ]
     runner.run(with_runs[0])  # of the other's kind, but for the seed
-    monkeypatch.setattr(runner, "seconds_per_round", lambda s: 3.0)
+    monkeypatch.setattr(timings, "seconds_per_round", lambda s: 3.0)
     make.rebuild([], "quick", dry_run=True, echo=lines.append)
     assert lines[1] == "toy/a: never built; 1 of 2 runs missing, about 6 s"
     assert kernels == []
@@ -624,7 +624,7 @@ def test_estimate_measures_no_round_that_takes_long(with_runs, monkeypatch):
     monkeypatch.setattr(shapes, "seconds_per_round", lambda spec: 20.0)
     (row,) = costs.estimate([], "quick").to_dict("records")
     assert (row["by_shape"], row["seconds"]) == (2, 4 * 20.0)
-    monkeypatch.setattr(runner, "seconds_per_round", lambda spec: 3.0)
+    monkeypatch.setattr(timings, "seconds_per_round", lambda spec: 3.0)
     (row,) = costs.estimate([], "quick").to_dict("records")
     assert (row["by_shape"], row["seconds"]) == (0, 4 * 3.0)
 
@@ -715,7 +715,7 @@ def test_recompute_proves_published_runs_or_says_which_differ(
     assert lines[0] == "toy/a: never built; 2 of 2 runs missing"
     assert lines[-1] == "toy/a: 2 published runs have the same bits here"
     spec = published_runs[0]
-    path = published.path_of(spec, runner.key(spec))
+    path = published.path_of(spec, address.key(spec))
     record = published.read_record(path)
     log = published.read_log(path, record)
     published.write(

@@ -22,7 +22,8 @@ from pydantic import BaseModel, ConfigDict
 from fedlib import papers
 from fedlib.core import losses
 from fedlib.core.log import Log
-from fedlib.draw.plot import RC, bars
+from fedlib.draw.looks import RC
+from fedlib.draw.plot import bars
 from fedlib.draw.tables import render
 from fedlib.methods import fedpg
 from fedlib.rebuild import notebook

@@ -15,10 +15,10 @@ import pytest
 from fedlib import papers, registry
 from fedlib.papers import budget
 from fedlib.papers.source import Accuracies
-from fedlib.rebuild import artefacts, scoreboard, scoreboard_plots
+from fedlib.rebuild import artefacts, our_runs, scoreboard, scoreboard_plots
 from fedlib.runs import published
+from fedlib.runs.beside import REFERENCE
 from fedlib.runs.notes import Note, record
-from fedlib.runs.reports import REFERENCE
 from fedlib.runs.spec import Spec
 from fedlib.support import paths
 
@@ -77,7 +77,7 @@ def tenth(printed: dict[str, float], off: dict[str, float], **changes: Any) -> N
 
 def of(table: str) -> pd.DataFrame:
     """Return the fields of one table, as ``scoreboard.cells`` has them."""
-    ran, figures = scoreboard.runs("cpu"), paths.figures_dir() / "cpu"
+    ran, figures = our_runs.runs("cpu"), paths.figures_dir() / "cpu"
     mine = [s for s in scoreboard.SOURCES if f"{s.paper}/{s.table}" == table]
     return pd.concat([scoreboard._cells(source, figures, ran) for source in mine])
 
@@ -208,7 +208,7 @@ def test_a_published_run_counts_and_before_those_of_artefacts(publish):
     publish(fashion("fedpa"), 90.0)
     publish(fashion("fedpa", seed=2), None)
     assert (cell()["ours"], cell()["seeds"]) == (85, 2)
-    assert scoreboard.runs("quick") == {}  # its numbers are never the papers'
+    assert our_runs.runs("quick") == {}  # its numbers are never the papers'
 
 
 def test_a_published_run_with_a_setting_that_is_gone_is_named(publish):
@@ -216,7 +216,7 @@ def test_a_published_run_with_a_setting_that_is_gone_is_named(publish):
     (_, about), *_ = published.records()
     about.spec["colour"] = "red"
     with pytest.raises(ValueError, match=r"fashion/fedpa/seed0\.json: .*colour"):
-        scoreboard.runs("cpu")
+        our_runs.runs("cpu")
 
 
 def test_an_artefact_that_reads_others_is_stale_after_a_published_run(publish):
@@ -312,7 +312,7 @@ def test_every_accuracy_of_fedpg_has_a_run_in_its_own_artefact(table):
     )
     for row in pd.read_csv(REFERENCE / "fedpg" / f"{table}.csv").to_dict("records"):
         told = {name: value for name, value in row.items() if not pd.isna(value)}
-        full = scoreboard.setting(source, told)
+        full = our_runs.setting(source, told)
         assert full is not None
         cuts = [budget.cut(s, full) for s in specs if s.method == full.method]
         assert [] in cuts, told

@@ -14,7 +14,7 @@ from pathlib import Path
 from distributed import Scheduler, Worker
 
 from fedlib import papers
-from fedlib.runs import runner, worker
+from fedlib.runs import address, runner, worker
 
 
 async def schedule(folder: Path) -> None:
@@ -38,14 +38,14 @@ def fork(folder: Path, name: str) -> None:
     if name == "dies":
         runner.run = lambda spec: os.kill(os.getpid(), signal.SIGKILL)
     if name == "edited":
-        real = runner.code_of
+        real = address.code_of
 
         def edited(spec):
             found = real(spec)
             parts = found.parts | {"fedlib.core.local.train_local": "0"}
             return found._replace(hash="0", parts=parts)
 
-        runner.code_of = edited
+        address.code_of = edited
     asyncio.run(schedule(folder) if name == "scheduler" else work(folder, name))
     os._exit(0)
 
@@ -54,7 +54,7 @@ if __name__ == "__main__":
     here = Path(sys.argv[1])
     os.environ["FEDLIB_CACHE"] = str(here / "warm")
     known = papers.fedmps("digits", "local", clients=2, rounds=1, net="digits_linear")
-    assert "files" in worker.there(known.model_dump_json(), runner.key(known), "numba")
+    assert "files" in worker.there(known.model_dump_json(), address.key(known), "numba")
     fork(here, "scheduler")
     while not (here / "address").exists():
         pass

@@ -3,7 +3,7 @@
 import os
 import signal
 
-from fedlib.runs import runner, worker
+from fedlib.runs import address, checkpoints, worker
 from fedlib.runs.spec import Spec
 
 HERE, THERE = worker.here, worker.there
@@ -11,7 +11,7 @@ HERE, THERE = worker.here, worker.there
 
 def _die_once(home) -> None:
     """Kill this process after the second round of a run, the first time."""
-    real, died = runner._checkpoint, home / ".died"
+    real, died = checkpoints.save, home / ".died"
 
     def checkpoint(home, fed, after, *rest):
         real(home, fed, after, *rest)
@@ -21,10 +21,10 @@ def _die_once(home) -> None:
             died.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    runner._checkpoint = checkpoint
+    checkpoints.save = checkpoint
 
 
 def here(text: str, key: str, variables: dict[str, str]) -> worker.Answer:
     os.environ.update(variables)
-    _die_once(runner.folder(Spec.model_validate_json(text)))
+    _die_once(address.folder(Spec.model_validate_json(text)))
     return HERE(text, key, variables)

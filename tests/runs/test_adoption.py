@@ -5,7 +5,15 @@ import json
 import pytest
 import torch
 
-from fedlib.runs import adoption, compare, federation, published, runner, stored
+from fedlib.runs import (
+    address,
+    adoption,
+    compare,
+    federation,
+    published,
+    runner,
+    stored,
+)
 from fedlib.runs.spec import SettingError, Spec
 from fedlib.support import paths
 from tests.runs.test_published import refuse, small
@@ -27,7 +35,7 @@ def only(where: str = "cache, results") -> stored.Stored:
 
 
 def key_now(run: stored.Stored) -> str:
-    return runner.key(Spec.model_validate(run.told["spec"]))
+    return address.key(Spec.model_validate(run.told["spec"]))
 
 
 @pytest.fixture
@@ -91,7 +99,7 @@ def test_a_run_of_same_numbers_gets_the_new_key_everywhere(run, edit, monkeypatc
         (voucher,) = told["vouchers"]
         assert voucher["key_before"] == run.key
         assert voucher["code_before"] == run.told["code"]
-        assert voucher["code_after"] == runner.code_of(spec).hash == told["code"]
+        assert voucher["code_after"] == address.code_of(spec).hash == told["code"]
         assert (voucher["rounds"], voucher["largest_difference"]) == (3, 0.0)
     assert (found.cache / "final.safetensors").exists()
     with published.unread():
@@ -119,12 +127,12 @@ def test_a_run_that_was_only_copied_to_its_key_is_vouched_for(own_cache, edit):
     spec = small(rounds=ROUNDS)
     before = runner.run(spec).key
     edit(*PLACE)
-    runner.folder(spec).parent.joinpath(before).rename(runner.folder(spec))
+    address.folder(spec).parent.joinpath(before).rename(address.folder(spec))
     run = only("cache")
-    assert (run.key, stored.why_stale(run.told)) == (runner.key(spec), "code")
+    assert (run.key, stored.why_stale(run.told)) == (address.key(spec), "code")
     assert adopt(run).status == "adopted"
     found = only("cache")
-    assert (found.key, stored.why_stale(found.told)) == (runner.key(spec), "")
+    assert (found.key, stored.why_stale(found.told)) == (address.key(spec), "")
     assert found.told["vouchers"][0]["key_before"] == before
     published.publish(found.key)
     assert only().key == found.key

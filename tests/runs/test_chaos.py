@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from fedlib.runs import runner
+from fedlib.runs import address, checkpoints, runner
 from fedlib.support.files import TEMPORARY
 from fedlib.support.paths import ROOT
 from tests.runs.test_many import gone
@@ -86,7 +86,7 @@ runs.run(Spec.model_validate_json(text))
 @pytest.fixture(autouse=True)
 def short_segments(monkeypatch):
     """Let a run of six rounds have segments of its log."""
-    monkeypatch.setattr(runner, "SEGMENT", 2)
+    monkeypatch.setattr(checkpoints, "SEGMENT", 2)
 
 
 def over(number: int) -> bool:
@@ -113,7 +113,7 @@ def ended_well(home: Path) -> None:
 def test_a_crash_at_every_step_of_a_write_loses_nothing(
     tmp_path, own_cache, zygote, elsewhere, record_property
 ):
-    wanted, home, tally = elsewhere(SPEC), runner.folder(SPEC), tmp_path / "tally"
+    wanted, home, tally = elsewhere(SPEC), address.folder(SPEC), tmp_path / "tally"
     values = {"text": SPEC.model_dump_json(), "tally": str(tally)}
     assert over(spawn(zygote, own_cache, CRASH, **values, at="0"))
     count = int(tally.read_text())
@@ -136,7 +136,7 @@ def test_a_crash_at_every_step_of_a_write_loses_nothing(
 def test_kills_at_random_moments_lose_nothing(
     own_cache, zygote, elsewhere, record_property
 ):
-    wanted, home = elsewhere(SPEC), runner.folder(SPEC)
+    wanted, home = elsewhere(SPEC), address.folder(SPEC)
     begun = time.monotonic()
     values = {"text": SPEC.model_dump_json()}
     assert over(spawn(zygote, own_cache, PLAIN, **values))
@@ -165,7 +165,7 @@ def test_kills_at_random_moments_lose_nothing(
 def test_who_waits_for_a_run_goes_on_when_its_process_is_killed(
     own_cache, zygote, elsewhere
 ):
-    wanted, home = elsewhere(SPEC), runner.folder(SPEC)
+    wanted, home = elsewhere(SPEC), address.folder(SPEC)
     values = {"text": SPEC.model_dump_json()}
     for _ in range(max(1, KILLS // 10)):
         first, second = (spawn(zygote, own_cache, PLAIN, **values) for _ in "12")
@@ -205,7 +205,7 @@ def told_at_work(homes: list[Path]) -> list[int]:
 @pytest.mark.parametrize("victim", ["parent", "worker", "ctrl-c"])
 def test_two_jobs_that_are_ended_leave_nobody_behind(own_cache, elsewhere, victim):
     specs = [SPEC.model_copy(update={"rounds": 400, "seed": seed}) for seed in (1, 2)]
-    homes = [runner.folder(spec) for spec in specs]
+    homes = [address.folder(spec) for spec in specs]
     command = [sys.executable, "-c", PARENT, *(s.model_dump_json() for s in specs)]
     with subprocess.Popen(command, cwd=ROOT, env=dict(os.environ)) as parent:
         workers = told_at_work(homes)
@@ -220,7 +220,7 @@ def test_two_jobs_that_are_ended_leave_nobody_behind(own_cache, elsewhere, victi
         assert over(number)
     for spec, home in zip(specs, homes, strict=True):
         assert finished(home) == (victim == "worker")
-        assert not runner.under_way(spec)[1]
+        assert not checkpoints.under_way(spec)[1]
         assert_same_log(runner.run(spec), elsewhere(spec))
         ended_well(home)
 
@@ -255,7 +255,7 @@ def read_only_disk():
 def test_a_file_that_cannot_be_written_names_itself_its_run_and_its_folder(
     disk, elsewhere
 ):
-    wanted, home = elsewhere(SPEC), runner.folder(SPEC)
+    wanted, home = elsewhere(SPEC), address.folder(SPEC)
     told = rf"safetensors of run {home.name} cannot be written into {home} \("
     with disk(), pytest.raises(OSError, match=told):
         runner.run(SPEC)

@@ -17,7 +17,7 @@ from fedlib import cli, data, registry
 from fedlib.blocks import virtual_images
 from fedlib.core.rng import generator
 from fedlib.core.tree import flatten
-from fedlib.runs import device, runner
+from fedlib.runs import address, device, runner
 from fedlib.runs.federation import federation
 from fedlib.runs.spec import Spec
 from tests.pretend import GPU, There, gpu
@@ -100,16 +100,16 @@ def test_the_doctor_names_the_kernel(monkeypatch):
 
 def test_a_run_records_its_device_and_is_found_from_every_device(there):
     spec = small()
-    before = runner.key(spec)
+    before = address.key(spec)
     result = runner.run(spec)
     assert result.key == before
-    record = json.loads((runner.folder(spec) / "spec.json").read_text())
+    record = json.loads((address.folder(spec) / "spec.json").read_text())
     assert record["device"] == str(GPU)
     assert record["kernel"].startswith("numba ")
 
 
 def test_code_that_names_devices_is_no_part_of_a_key():
-    hashed = runner.code_of(small()).parts
+    hashed = address.code_of(small()).parts
     modules = {name.rpartition(".")[0] for name in hashed}
     assert "fedlib.runs.federation" in modules
     assert not {"fedlib.runs.device", "fedlib.runs.runner"} & modules
@@ -245,7 +245,7 @@ def both(spec: Spec, tmp_path) -> tuple[dict, dict]:
     with (
         gpu() as pretended,
         mock.patch.object(runner, "chosen", return_value=pretended),
-        mock.patch.object(runner, "cache_dir", return_value=tmp_path / "other"),
+        mock.patch.object(address, "cache_dir", return_value=tmp_path / "other"),
     ):
         return here.log.flat(), runner.run(spec).log.flat()
 

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 
 from fedlib.cli import main
-from fedlib.runs import runner
+from fedlib.runs import address, runner
 from fedlib.runs.spec import Spec
 from fedlib.runs.watching import by_round
 from fedlib.support.paths import private_path
@@ -30,7 +30,7 @@ def test_a_folder_holds_the_run(tmp_path):
     assert sorted(file.name for file in folder.iterdir()) == FILES
 
     settings = json.loads((folder / "settings.json").read_text("utf-8"))
-    assert runner.key(Spec.model_validate(settings)) == run.key
+    assert address.key(Spec.model_validate(settings)) == run.key
     told = json.loads((folder / "provenance.json").read_text("utf-8"))
     assert told["key"] == run.key
     assert told["versions"]["torch"] == torch.__version__

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from fedlib import papers, registry
 from fedlib.core import compiled
-from fedlib.core.local import Training
 from fedlib.core.method import NonFiniteError
+from fedlib.core.training import Training
 from fedlib.data import DataError
 from fedlib.partitions import SCHEMES
 from fedlib.runs import device, many, runner

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from fedlib.rebuild import artefacts
-from fedlib.runs import runner
+from fedlib.runs import address, runner
 from fedlib.support.paths import ROOT
 
 GOLDEN = pd.read_csv(ROOT / "tests" / "golden" / "gfpl_mnist.csv")
@@ -48,7 +48,7 @@ def test_tolerances_are_four_standard_deviations():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
 @pytest.mark.filterwarnings("ignore:.*does not have a deterministic implementation")
 def test_a_run_of_the_papers_size_gives_the_golden_numbers(tmp_path, monkeypatch):
-    monkeypatch.setattr(runner, "cache_dir", lambda: tmp_path)  # computed, not found
+    monkeypatch.setattr(address, "cache_dir", lambda: tmp_path)  # computed, not found
     if CACHE is None:
         monkeypatch.delenv("FEDLIB_CACHE")  # data sets are where they were
     else:

@@ -7,7 +7,7 @@ import torch
 from safetensors import safe_open
 
 from fedlib import registry
-from fedlib.runs import runner
+from fedlib.runs import address, runner
 from fedlib.runs.results import Result
 from fedlib.runs.spec import Spec
 from tests.runs.test_runner import assert_same_log, cut_off, small
@@ -54,7 +54,7 @@ def assert_close(one: Result, other: Result) -> None:
 def test_a_gpu_agrees_with_the_cpu(computed, method):
     spec = small(method, rounds=2)
     assert_close(computed(spec, "cpu", "cpu"), computed(spec, "cuda", "gpu"))
-    record = json.loads((runner.folder(spec) / "spec.json").read_text())
+    record = json.loads((address.folder(spec) / "spec.json").read_text())
     assert record["device"].startswith("cuda")
 
 
@@ -68,7 +68,7 @@ def test_a_gpu_gives_the_same_bits_twice(computed, method):
 def test_a_checkpoint_of_a_gpu_is_resumed_on_the_cpu(computed, monkeypatch):
     spec = small("fedproto")
     expected = computed(spec, "cpu", "cpu")
-    monkeypatch.setenv("FEDLIB_CACHE", str(runner.cache_dir() / "other"))
+    monkeypatch.setenv("FEDLIB_CACHE", str(address.cache_dir() / "other"))
     monkeypatch.setenv("FEDLIB_DEVICE", "cuda")
     home = cut_off(spec, monkeypatch, before=3)
     with safe_open(home / "checkpoint.safetensors", "pt") as file:

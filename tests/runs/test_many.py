@@ -15,7 +15,7 @@ import torch
 from fedlib import papers
 from fedlib.core.method import NonFiniteError
 from fedlib.data import DataError
-from fedlib.runs import device, many, runner, worker
+from fedlib.runs import address, device, many, runner, worker
 from fedlib.runs.many import Ended, Task, Worker
 from fedlib.runs.spec import Spec
 from fedlib.support.paths import ROOT
@@ -33,7 +33,7 @@ def diverging(seed: int) -> Spec:
 
 
 def missing(spec: Spec) -> bool:
-    return not (runner.folder(spec) / worker.RESULT).exists()
+    return not (address.folder(spec) / worker.RESULT).exists()
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def pool(monkeypatch):
 
 
 def tries(spec: Spec) -> list[list[str]]:
-    text = (runner.folder(spec) / "tries").read_text()
+    text = (address.folder(spec) / "tries").read_text()
     return [line.split() for line in text.splitlines()]
 
 
@@ -64,7 +64,7 @@ def test_in_one_process_a_run_that_raises_ends_no_other():
     assert isinstance(error, NonFiniteError)
     assert caught.value.message.splitlines() == [
         "1 of 3 runs failed, the others are done",
-        f"- local on digits, seed 2, key {runner.key(specs[1])}: "
+        f"- local on digits, seed 2, key {address.key(specs[1])}: "
         f"NonFiniteError: {error}",
     ]
     assert done == [specs[0], specs[2]]
@@ -99,7 +99,7 @@ def test_of_twenty_runs_one_raises_and_one_kills_its_process(pool):
     head, *lines = caught.value.message.splitlines()
     assert head == "2 of 20 runs failed, the others are done"
     assert sorted(line.split(": ")[0] for line in lines) == sorted(
-        f"- local on digits, seed {s.seed}, key {runner.key(s)}"
+        f"- local on digits, seed {s.seed}, key {address.key(s)}"
         for s in (specs[3], specs[7])
     )
     assert runner.pending(specs) == [specs[3], specs[7]]
@@ -112,7 +112,7 @@ def test_a_killed_workers_run_goes_on_from_its_checkpoint(pool, monkeypatch, tmp
     spec = short(rounds=4)
     with pytest.warns(UserWarning, match="tried once more"):
         (there,) = many.run_many([spec], 2)
-    assert (runner.folder(spec) / ".played").read_text() == "1 2 3 "
+    assert (address.folder(spec) / ".played").read_text() == "1 2 3 "
     monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path / "elsewhere"))
     assert_same_log(there, runner.run(spec))
 
@@ -289,7 +289,7 @@ def test_the_longest_runs_come_first():
     for spec, seconds in zip(done, (1, 100), strict=True):
         runner.run(spec)
         timing = {"train_seconds_per_round": seconds, "evaluate_seconds_per_round": 0}
-        (runner.folder(spec) / "timing.json").write_text(json.dumps(timing))
+        (address.folder(spec) / "timing.json").write_text(json.dumps(timing))
     specs = [short(1, rounds=4), short(2, rounds=9), slow, short(3, rounds=6)]
     tasks, failed = many._tasks([*specs, *done, *specs])
     assert failed == []
@@ -386,10 +386,10 @@ def test_a_worker_refuses_another_key_and_computes_nothing(monkeypatch):
     spec = short()
     monkeypatch.setattr(runner, "run", lambda _: pytest.fail("computed"))
     answer = worker.there(spec.model_dump_json(), "0" * 20, "numba")
-    assert answer["refused"]["code"] == runner.identity(spec)["code"]
+    assert answer["refused"]["code"] == address.identity(spec)["code"]
     text = spec.model_dump_json().replace('"local"', '"unknown"')
     assert "unknown" in worker.there(text, "0" * 20, "numba")["refused"]["error"]
-    answer = worker.there(spec.model_dump_json(), runner.key(spec), "torch")
+    answer = worker.there(spec.model_dump_json(), address.key(spec), "torch")
     told = many.difference(spec, answer["refused"])
     assert told == "another kernel (FEDLIB_KERNEL is 'numba', expected 'torch')"
 
@@ -399,9 +399,9 @@ def test_a_finished_run_travels_and_its_result_is_written_last(tmp_path, monkeyp
     with monkeypatch.context() as patch:
         patch.setenv("FEDLIB_CACHE", str(tmp_path / "there"))
         there = runner.run(spec)
-        answer = worker.there(spec.model_dump_json(), runner.key(spec), "numba")
+        answer = worker.there(spec.model_dump_json(), address.key(spec), "numba")
     assert runner.pending([spec]) == [spec]
-    home = runner.folder(spec)
+    home = address.folder(spec)
     home.mkdir(parents=True)
     (home / "checkpoint.safetensors").touch()
     written, real = [], worker.atomic_write

@@ -9,9 +9,9 @@ import torch
 from fedlib import data, federation, papers, registry
 from fedlib.core import nets
 from fedlib.data import DataError
-from fedlib.draw import plot
+from fedlib.draw import looks
 from fedlib.partitions import DRAWS, SCHEMES, common
-from fedlib.runs import own, runner
+from fedlib.runs import address, own
 from fedlib.runs.many import run_many
 from fedlib.runs.spec import SettingError, Spec
 from fedlib.support.paths import NOTEBOOKS
@@ -87,7 +87,7 @@ def test_the_server_goes_on_as_it_moved():
 
 def test_own_code_is_in_the_keys_of_its_runs_and_in_no_other():
     def parts(spec: Spec) -> set[str]:
-        found = runner.code_of(spec).parts
+        found = address.code_of(spec).parts
         return {name.partition(".")[2] for name in found if "my_shapes" in name}
 
     assert parts(small()) >= {"METHOD", "merge", "init", "HP", "small_cnn"}
@@ -103,9 +103,9 @@ def test_other_processes_know_what_is_added():
 
 
 def test_it_is_drawn_with_a_look_of_its_own():
-    looks = {name: plot.style(name) for name in registry.METHODS}
-    assert looks["fedavgm"].label == "FedAvgM"
-    marks = {(s.marker, s.line) for s in looks.values()}
+    drawn = {name: looks.style(name) for name in registry.METHODS}
+    assert drawn["fedavgm"].label == "FedAvgM"
+    marks = {(s.marker, s.line) for s in drawn.values()}
     assert len(marks) == len(registry.METHODS)
 
 

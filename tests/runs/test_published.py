@@ -10,7 +10,7 @@ import torch
 from fedlib import data, papers
 from fedlib.core.log import Log
 from fedlib.data import DataError, access
-from fedlib.runs import published, runner
+from fedlib.runs import address, published, runner, timings
 from fedlib.runs.published import PublishedError
 from fedlib.runs.results import measured
 from fedlib.runs.spec import Spec
@@ -39,7 +39,7 @@ def stored(own_cache):
 def no_data(monkeypatch):
     """Take all data away, also those that are built in."""
     monkeypatch.setattr(access, "locate", lambda name: [])
-    monkeypatch.setattr(runner, "locate", lambda name: [])
+    monkeypatch.setattr(address, "locate", lambda name: [])
 
 
 def refuse(*_, **__):
@@ -62,7 +62,7 @@ def test_a_published_run_gives_the_tables_that_the_computed_one_gave(
         if name.partition("/")[0] in counted:
             assert torch.equal(found.log.flat()[name], value)
             assert found.log.flat()[name].dtype == value.dtype
-    assert runner.seconds_per_round(spec) > 0
+    assert timings.seconds_per_round(spec) > 0
     record = published.read_record(path)
     assert record.accuracy == measured(result)
     assert path.name == f"seed1234-3rounds-{result.key[:8]}.json"
@@ -72,7 +72,7 @@ def test_a_published_run_gives_the_tables_that_the_computed_one_gave(
 def test_a_published_run_is_found_without_data(stored, no_data, monkeypatch):
     spec, result, path = stored
     monkeypatch.setattr(runner, "_compute", refuse)
-    assert runner.key(spec) == result.key
+    assert address.key(spec) == result.key
     assert runner.run(spec).key == result.key
     known = data.facts("digits")
     assert (len(known.classes), known.groups) == (10, ())
@@ -87,7 +87,7 @@ def test_a_published_run_is_found_without_data(stored, no_data, monkeypatch):
 def test_without_data_other_code_is_not_taken_for_the_published(stored, no_data, edit):
     spec, result, _ = stored
     edit("fedlib.baselines.fedproto", "def client(", "def client_of(")
-    assert runner.key(spec) != result.key
+    assert address.key(spec) != result.key
     assert runner.pending([spec]) == [spec]
 
 
@@ -138,7 +138,7 @@ def test_damaged_files_are_refused_by_name(stored, spoil, words):
 def test_a_record_under_the_name_of_another_run_is_refused(stored):
     _, _, path = stored
     other = small("fedproto", eval_every=2)
-    path.rename(published.path_of(other, runner.key(other)))
+    path.rename(published.path_of(other, address.key(other)))
     with pytest.raises(PublishedError, match="damaged: holds the run"):
         runner.run(other)
 

@@ -23,7 +23,7 @@ from fedlib import papers, registry
 from fedlib.core.log import NOT_EVALUATED, Log
 from fedlib.core.method import NonFiniteError, cohort_size
 from fedlib.core.tree import flatten
-from fedlib.runs import reports, runner
+from fedlib.runs import address, checkpoints, on_disk, reports, runner, timings
 from fedlib.runs.features import features
 from fedlib.runs.federation import federation
 from fedlib.runs.results import Result
@@ -96,7 +96,7 @@ def cut_off(spec: Spec, monkeypatch: pytest.MonkeyPatch, before: int) -> Path:
         watch(patch, spec.method, stop=before)
         with pytest.raises(KeyboardInterrupt):
             runner.run(spec)
-    return runner.folder(spec)
+    return address.folder(spec)
 
 
 def checkpoint_round(path: Path) -> int:
@@ -124,8 +124,8 @@ def test_the_key_changes_with_every_setting_and_not_with_its_spelling():
         small(training={"learning_rate": 0.1, "drop_last": False}),
         small(partition={"shots": 11}),
     ]
-    assert len({runner.key(s) for s in specs}) == len(specs)
-    assert runner.key(small(rounds="3", hp={"common_init": "no"})) == runner.key(
+    assert len({address.key(s) for s in specs}) == len(specs)
+    assert address.key(small(rounds="3", hp={"common_init": "no"})) == address.key(
         small()
     )
 
@@ -134,14 +134,14 @@ def test_the_key_changes_with_every_setting_and_not_with_its_spelling():
     "change", [{"fingerprint": "0" * 16}, {"mean": (0.3,)}, {"std": (0.4,)}]
 )
 def test_the_key_changes_with_the_data(monkeypatch, change):
-    before, known = runner.key(small()), runner.facts
-    monkeypatch.setattr(runner, "facts", lambda name: known(name)._replace(**change))
-    assert runner.key(small()) != before
+    before, known = address.key(small()), address.facts
+    monkeypatch.setattr(address, "facts", lambda name: known(name)._replace(**change))
+    assert address.key(small()) != before
 
 
 def keys() -> dict[str, str]:
     """Return the part of all keys that is of the code."""
-    return {name: runner.code_of(small(name)).hash for name in METHODS}
+    return {name: address.code_of(small(name)).hash for name in METHODS}
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +168,7 @@ def test_the_key_ignores_comments_docstrings_and_layout(before, edit):
         'local = (\n        ctx.hp.buffers == "local")  # or not',
     )
     edit(
-        "fedlib.core.local",
+        "fedlib.core.training",
         '"""How a client trains in one round."""',
         '"""Training."""',
     )
@@ -221,7 +221,7 @@ def test_shared_code_changes_every_key_and_code_without_numbers_none(before, edi
     )
     edit("fedlib.draw.plot", "import", "import os\nimport")
     assert keys() == before
-    edit("fedlib.core.local", "Field(default=0.01", "Field(default=0.02")
+    edit("fedlib.core.training", "Field(default=0.01", "Field(default=0.02")
     after = keys()
     assert all(before[m] != after[m] for m in METHODS)
 
@@ -240,7 +240,7 @@ def test_the_same_spec_gives_the_same_bits_and_the_cache_returns_them(
     stored = runner.run(small(name, **few))
     assert played == []
     assert stored.key == first.key
-    record = json.loads((runner.folder(first.spec) / "spec.json").read_text())
+    record = json.loads((address.folder(first.spec) / "spec.json").read_text())
     keeps = not registry.method(name).forgets(registry.method(name).hp(**first.spec.hp))
     assert (record["kept_bytes"]["clients"] > 0) == keeps
     assert_same_log(stored, first)
@@ -354,7 +354,7 @@ def test_a_killed_run_goes_on_with_the_same_bits(
     own_cache, zygote, elsewhere, monkeypatch
 ):
     spec = small("fedmps", rounds=12)
-    home = runner.folder(spec)
+    home = address.folder(spec)
     code = "runs.run(Spec.model_validate_json(text))"
     victim = spawn(zygote, own_cache, code, text=spec.model_dump_json())
     wait_for(home / "checkpoint-before.safetensors")
@@ -391,7 +391,7 @@ def test_a_damaged_checkpoint_falls_back_on_the_one_before(
         if damage == "missing":
             found = runner.run(spec)
         else:
-            told = rf"checkpoint.safetensors of run {runner.key(spec)} is damaged"
+            told = rf"checkpoint.safetensors of run {address.key(spec)} is damaged"
             with pytest.warns(UserWarning, match=told):
                 found = runner.run(spec)
     assert played == [3, 4, 5]
@@ -426,7 +426,7 @@ def test_a_second_cut_after_a_damaged_checkpoint_loses_nothing(monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with monkeypatch.context() as patch:
-            patch.setattr(runner, "_write", killed)
+            patch.setattr(on_disk, "write", killed)
             with pytest.raises(KeyboardInterrupt):
                 runner.run(spec)
         played = watch(monkeypatch, "fedproto")
@@ -436,7 +436,7 @@ def test_a_second_cut_after_a_damaged_checkpoint_loses_nothing(monkeypatch):
 
 def test_full_segments_of_the_log_are_written_once(elsewhere, monkeypatch):
     """Evaluations and rules have rounds of their own, and the log is one in the end."""
-    monkeypatch.setattr(runner, "SEGMENT", 2)
+    monkeypatch.setattr(checkpoints, "SEGMENT", 2)
     spec = small("gfpl", rounds=9, eval_every=2, all_rules_every=6)
     wanted = elsewhere(spec)
     home = cut_off(spec, monkeypatch, before=4)
@@ -460,8 +460,8 @@ def test_full_segments_of_the_log_are_written_once(elsewhere, monkeypatch):
 def test_a_cut_between_a_segment_and_its_checkpoint_loses_nothing(
     elsewhere, monkeypatch
 ):
-    monkeypatch.setattr(runner, "SEGMENT", 2)
-    spec, write = small("fedproto", rounds=6), runner._write
+    monkeypatch.setattr(checkpoints, "SEGMENT", 2)
+    spec, write = small("fedproto", rounds=6), on_disk.write
     wanted = elsewhere(spec)
 
     def killed(path, tensors, metadata):
@@ -470,10 +470,10 @@ def test_a_cut_between_a_segment_and_its_checkpoint_loses_nothing(
         write(path, tensors, metadata)
 
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "_write", killed)
+        patch.setattr(on_disk, "write", killed)
         with pytest.raises(KeyboardInterrupt):
             runner.run(spec)
-    assert (runner.folder(spec) / "log-000001.safetensors").exists()
+    assert (address.folder(spec) / "log-000001.safetensors").exists()
     with monkeypatch.context() as patch:
         played = watch(patch, "fedproto")
         assert_same_log(runner.run(spec), wanted)
@@ -481,7 +481,7 @@ def test_a_cut_between_a_segment_and_its_checkpoint_loses_nothing(
 
 
 def test_a_damaged_segment_starts_from_the_beginning(elsewhere, monkeypatch):
-    monkeypatch.setattr(runner, "SEGMENT", 2)
+    monkeypatch.setattr(checkpoints, "SEGMENT", 2)
     spec = small("fedproto", rounds=5)
     segment = cut_off(spec, monkeypatch, before=5) / "log-000000.safetensors"
     segment.write_bytes(segment.read_bytes()[:-1])
@@ -496,7 +496,7 @@ def test_a_damaged_segment_starts_from_the_beginning(elsewhere, monkeypatch):
 
 def test_a_damaged_result_is_computed_again(monkeypatch):
     first = runner.run(small())
-    path = runner.folder(small()) / "result.safetensors"
+    path = address.folder(small()) / "result.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
     with monkeypatch.context() as patch:
         played = watch(patch, "local")
@@ -509,8 +509,8 @@ def test_a_damaged_result_is_computed_again(monkeypatch):
 
 def rewritten(path: Path, change=lambda tensors: tensors, **told: str) -> None:
     """Write a file anew, as someone would who knows how it is sealed."""
-    tensors, metadata = runner._read(path)
-    runner._write(path, change(tensors), metadata | told)
+    tensors, metadata = on_disk.read(path)
+    on_disk.write(path, change(tensors), metadata | told)
 
 
 def flipped(path: Path, of: str) -> None:
@@ -524,7 +524,7 @@ def flipped(path: Path, of: str) -> None:
 
 def test_a_flipped_bit_of_a_result_is_seen(monkeypatch):
     first = runner.run(small())
-    path = runner.folder(small()) / "result.safetensors"
+    path = address.folder(small()) / "result.safetensors"
     flipped(path, "term/supervised")
     with pytest.warns(UserWarning, match="other bits"):
         assert runner.pending([small()]) == [small()]
@@ -551,7 +551,7 @@ def test_a_flipped_bit_of_a_checkpoint_falls_back_on_the_one_before(
 def test_a_result_of_someone_else_is_no_result(monkeypatch):
     """A thousand times right, another format, another record: told, and redone."""
     first = runner.run(small())
-    home = runner.folder(small())
+    home = address.folder(small())
     path, record = home / "result.safetensors", home / "spec.json"
     whole, told = path.read_bytes(), record.read_text()
     rule = "accuracy/personal/head_own"
@@ -604,7 +604,7 @@ def test_models_of_someone_else_are_made_again():
     spec = small()
     runner.run(spec)
     wanted = runner.final(spec)
-    path = runner.folder(spec) / "final.safetensors"
+    path = address.folder(spec) / "final.safetensors"
     rewritten(path, lambda t: {n: v[..., :1] for n, v in t.items()})
     with pytest.warns(UserWarning, match=r"final.safetensors .*got"):
         found = runner.final(spec)
@@ -615,8 +615,8 @@ def test_models_of_someone_else_are_made_again():
 @pytest.mark.parametrize("text", ["{", "[]", '{"train_seconds_per_round": -1}', "1"])
 def test_a_damaged_time_is_no_time(text):
     runner.run(small())
-    (runner.folder(small()) / "timing.json").write_text(text)
-    assert runner.seconds_per_round(small()) is None
+    (address.folder(small()) / "timing.json").write_text(text)
+    assert timings.seconds_per_round(small()) is None
 
 
 def test_nothing_is_lost_when_a_run_diverges(elsewhere, monkeypatch):
@@ -625,7 +625,7 @@ def test_nothing_is_lost_when_a_run_diverges(elsewhere, monkeypatch):
         watch(patch, "local", poison=3)
         with pytest.raises(NonFiniteError, match="local, round 3, client 0: supervis"):
             runner.run(spec)
-    home = runner.folder(spec)
+    home = address.folder(spec)
     assert checkpoint_round(home / "checkpoint.safetensors") == 2
     assert runner.pending([spec]) == [spec]
     with monkeypatch.context() as patch:
@@ -796,18 +796,18 @@ def test_training_leaves_the_global_generator_of_torch_alone():
 def test_pending_and_the_seconds_of_a_round():
     done, open_ = small(rounds=2), small(rounds=4)
     assert runner.pending([done, open_]) == [done, open_]
-    assert runner.seconds_per_round(done) is None
-    assert runner.cpu_seconds_per_round(done) is None
+    assert timings.seconds_per_round(done) is None
+    assert timings.cpu_seconds_per_round(done) is None
     begun = time.perf_counter()
     runner.run(done)
     elapsed = time.perf_counter() - begun
     assert runner.pending([done, open_]) == [open_]
-    assert 0 < runner.seconds_per_round(done) <= elapsed / 2
-    assert 0 < runner.cpu_seconds_per_round(done) <= elapsed
+    assert 0 < timings.seconds_per_round(done) <= elapsed / 2
+    assert 0 < timings.cpu_seconds_per_round(done) <= elapsed
     timing = {"train_seconds_per_round": 0.5, "evaluate_seconds_per_round": 0.25}
-    (runner.folder(done) / "timing.json").write_text(json.dumps(timing))
-    assert runner.seconds_per_round(done) == 0.75
-    assert runner.cpu_seconds_per_round(done) == 0.75  # a run of an earlier version
+    (address.folder(done) / "timing.json").write_text(json.dumps(timing))
+    assert timings.seconds_per_round(done) == 0.75
+    assert timings.cpu_seconds_per_round(done) == 0.75  # a run of an earlier version
 
 
 def test_measure_runs_a_few_rounds_and_keeps_nothing(own_cache, monkeypatch):

@@ -4,8 +4,8 @@ import pytest
 from pydantic import ValidationError
 
 from fedlib import papers
-from fedlib.core.local import Training
 from fedlib.core.nets import NETS
+from fedlib.core.training import Training
 from fedlib.data import DATASETS
 from fedlib.partitions import NwayKshot
 from fedlib.runs import runner

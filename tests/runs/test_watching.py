@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedlib.core.log import Log
-from fedlib.runs import runner
+from fedlib.runs import checkpoints, runner
 from fedlib.runs.results import Result
 from fedlib.runs.watching import by_round
 from fedlib.support.paths import ROOT
@@ -85,7 +85,7 @@ def test_who_watches_may_stop_a_run_and_goes_on_from_its_rounds():
 
     with pytest.raises(InterruptedError, match="enough"):
         runner.run(spec, watch=stop)
-    assert runner.under_way(spec) == (2, False)
+    assert checkpoints.under_way(spec) == (2, False)
     runner.run(spec, watch=told)
     assert [number for number, _ in told] == [1, 2, 3, 4]
     again = Told()

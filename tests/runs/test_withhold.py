@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from fedlib import registry
-from fedlib.core.local import Training
 from fedlib.core.messages import sizes
 from fedlib.core.method import rounds
 from fedlib.core.protos import Protos
+from fedlib.core.training import Training
 from fedlib.core.tree import flatten
 from fedlib.papers import study
 from fedlib.runs.federation import federation

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedlib.runs import runner
+from fedlib.runs import on_disk
 from fedlib.support.files import write_text
 
 if sys.platform == "linux":
@@ -69,11 +69,11 @@ def test_text_is_written_over_with_the_same_bytes(windows, tmp_path):
 
 def test_what_was_read_of_a_run_can_be_replaced(windows, tmp_path):
     file = tmp_path / "checkpoint.safetensors"
-    runner._write(file, {"a": torch.ones(5000)}, {"round": "1"})
-    found = runner._read(file)
+    on_disk.write(file, {"a": torch.ones(5000)}, {"round": "1"})
+    found = on_disk.read(file)
     assert found is not None
-    runner._write(file, {"a": torch.zeros(5000)}, {"round": "2"})
+    on_disk.write(file, {"a": torch.zeros(5000)}, {"round": "2"})
     assert found[0]["a"].sum() == 5000  # and what was read stays as it was
-    again = runner._read(file)
+    again = on_disk.read(file)
     assert again is not None
     assert again[1] == {"round": "2"}

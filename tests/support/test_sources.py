@@ -16,7 +16,7 @@ import pytest
 
 from fedlib import papers, registry
 from fedlib.partitions import dirichlet
-from fedlib.runs import runner
+from fedlib.runs import address, runner
 from fedlib.runs.spec import Spec
 from fedlib.support import sources
 from fedlib.support.paths import ROOT
@@ -42,16 +42,16 @@ def small(method: str = "fedmps", **changes) -> Spec:
 
 def keys() -> dict[str, str]:
     """Return keys of all methods, and of one under other schemes."""
-    found = {name: runner.key(small(name)) for name in METHODS}
+    found = {name: address.key(small(name)) for name in METHODS}
     for drawn in SCHEMES[1:]:
-        found[drawn["scheme"]] = runner.key(small("local", partition=drawn))
+        found[drawn["scheme"]] = address.key(small("local", partition=drawn))
     return found
 
 
 def codes() -> dict[str, str]:
     """Return hashes of the code of all methods, and of one with another net."""
-    found = {name: runner.code_of(small(name)).hash for name in METHODS}
-    return found | {"digits_bn": runner.code_of(small("local", net="digits_bn")).hash}
+    found = {name: address.code_of(small(name)).hash for name in METHODS}
+    return found | {"digits_bn": address.code_of(small("local", net="digits_bn")).hash}
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ NO_NUMBER = [
     ("fedlib.core.nets", "Linear(2048, classes)", "Linear(2049, classes)"),
     ("fedlib.registry", "METHODS = {", 'METHODS = {\n    "more": "fedlib.more",'),
     ("fedlib.core.losses", "def supcon", "def more():\n    return 1\n\ndef supcon"),
-    ("fedlib.core.local", '"""How a client', '"""In which way a client'),
+    ("fedlib.core.training", '"""How a client trains in', '"""How one trains in'),
     ("fedlib.core.local", "import torch\n", "import pandas\nimport torch\n"),
     ("fedlib.core.local", "from fedlib.core.tree import Tree, concat",
      "from fedlib.core.tree import State as Unused\n"
@@ -90,8 +90,8 @@ def test_edits_that_move_no_number_change_no_key(before, edit):
     ("module", "old", "new", "changed"),
     [
         ("fedlib.core.layers", "return ", "return 1 and ", None),
-        ("fedlib.core.local", "counted_from = 0 if", "counted_from = 1 if", None),
-        ("fedlib.core.local", "Field(default=0.01", "Field(default=0.02", None),
+        ("fedlib.core.shards", "counted_from = 0 if", "counted_from = 1 if", None),
+        ("fedlib.core.training", "Field(default=0.01", "Field(default=0.02", None),
         ("fedlib.core.rng", "return ", "return 1 and ", None),
         ("fedlib.core.losses", "logits / temperature", "logits * temperature",
          {"fedmps", "fedntd", "fedgkd", "fedgen", "fedgmkd"}),
@@ -113,21 +113,21 @@ def test_an_edit_of_what_computes_changes_these_keys(
 def test_a_scheme_counts_by_the_partition_that_it_draws(monkeypatch):
     before, split = keys(), dirichlet.split_by
     monkeypatch.setattr(dirichlet, "split_by", lambda i, p: split(i[::-1], p))
-    monkeypatch.setattr(runner, "_drawn", {})
+    monkeypatch.setattr(address, "_drawn", {})
     after = keys()
     assert {name for name in before if before[name] != after[name]} == {"lda"}
 
 
 def test_what_a_client_owns_is_of_its_partition(monkeypatch):
     drawn, before = (
-        runner.partition_of(small(), runner.load("digits")),
-        runner.key(small()),
+        address.partition_of(small(), address.load("digits")),
+        address.key(small()),
     )
     other = drawn._replace(owns=~drawn.owns)
     assert other.fingerprint == drawn.fingerprint
-    monkeypatch.setattr(runner, "partition_of", lambda *_: other)
-    monkeypatch.setattr(runner, "_drawn", {})
-    assert runner.key(small()) != before
+    monkeypatch.setattr(address, "partition_of", lambda *_: other)
+    monkeypatch.setattr(address, "_drawn", {})
+    assert address.key(small()) != before
 
 
 def test_a_partition_that_cannot_be_drawn_has_a_key_and_no_run():
@@ -142,6 +142,9 @@ def test_a_partition_that_cannot_be_drawn_has_a_key_and_no_run():
 NOT_HASHED = {  # where things are stored, shown and checked; who draws and reads data
     "fedlib",
     "fedlib.runs.runner",
+    "fedlib.runs.address",
+    "fedlib.runs.checkpoints",
+    "fedlib.runs.on_disk",
     "fedlib.runs.published",
     "fedlib.runs.checks",
     "fedlib.runs.device",
@@ -204,9 +207,9 @@ def variants(name: str) -> list[Spec]:
 @pytest.mark.parametrize("name", METHODS)
 def test_every_function_that_a_run_executes_is_hashed(name):
     for spec in variants(name):
-        runner.key(spec)
+        address.key(spec)
         ran = executed(lambda spec=spec: runner.run(spec))
-        parts = {re.sub(r"\[.*", "", part) for part in runner.code_of(spec).parts}
+        parts = {re.sub(r"\[.*", "", part) for part in address.code_of(spec).parts}
         missing = {
             f"{module}.{definition}"
             for module, definition in ran
@@ -231,7 +234,7 @@ def test_every_function_that_a_run_executes_is_hashed(name):
 def test_every_function_that_other_settings_execute_is_hashed(changes):
     spec = small("fedproto", **changes)
     ran = executed(lambda: runner.run(spec))
-    parts = {re.sub(r"\[.*", "", part) for part in runner.code_of(spec).parts}
+    parts = {re.sub(r"\[.*", "", part) for part in address.code_of(spec).parts}
     hashed = [m for m in ran if m[0] not in NOT_HASHED]
     hashed = [m for m in hashed if not m[0].startswith(NOT_HASHED_ROOMS)]
     assert {".".join(each) for each in hashed} - parts == set()
@@ -257,9 +260,10 @@ from fedlib.core.method import Losses
 {more}
 
 def client(ctx, down, mine, shards):
-    def loss(state, x, y, extra):
+    def loss(state, batch):
         {inside}
-        total = ({use})(cross_entropy(ctx.net(state, x, train=True).logits, y))
+        logits = ctx.net(state, batch.x, train=True).logits
+        total = ({use})(cross_entropy(logits, batch.y))
         return Losses(total, {{"supervised": total}}, {{}})
 
     return shared_model.client_with(ctx, down, mine, shards, loss)
@@ -361,13 +365,13 @@ def mine(tmp_path, monkeypatch):
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_a_helper_behind_every_form_of_import_is_hashed(mine, edit, form):
     made = mine(*form)
-    before = runner.code_of(small("mine")).hash
+    before = address.code_of(small("mine")).hash
     assert import_module(f"{made.name}.method").METHOD.name == "mine"
     edit(f"{made.name}.helper", "WEIGHT * x", "WEIGHT + x")
-    changed = runner.code_of(small("mine")).hash
+    changed = address.code_of(small("mine")).hash
     assert changed != before
     edit(f"{made.name}.helper", "WEIGHT = 0.5", "WEIGHT = 0.25")
-    assert runner.code_of(small("mine")).hash not in (before, changed)
+    assert address.code_of(small("mine")).hash not in (before, changed)
 
 
 @pytest.mark.parametrize("form", [FORMS[0], FORMS[17]], ids=str)
@@ -394,31 +398,31 @@ def test_the_forms_compute(mine, form):
 def test_what_cannot_be_followed_is_refused_by_name(mine, line, use, told):
     mine(line, use)
     with pytest.raises(SourceError, match=told):
-        runner.key(small("mine"))
+        address.key(small("mine"))
 
 
 def test_reading_a_version_hides_no_code(mine):
     mine("import importlib.metadata", "len(importlib.metadata.version('torch')) or min")
-    assert runner.code_of(small("mine")).hash
+    assert address.code_of(small("mine")).hash
 
 
 def test_moved_code_with_other_imports_has_the_same_key(mine):
     """The same definitions under other names of modules and forms of import."""
     one = mine("from {p}.helper import scaled", "scaled")
-    before = runner.key(small("mine"))
+    before = address.key(small("mine"))
     again = mine("import {p}.inner.deep as d\nimport os", "d.scaled")
     assert again.name != one.name
     (again.home / "inner").mkdir()
     (again.home / "helper.py").rename(again.home / "inner" / "deep.py")
     (again.home / "helper.py").write_text("from .inner.deep import scaled\n")
-    assert runner.key(small("mine")) == before
+    assert address.key(small("mine")) == before
 
 
 def test_functions_that_change_places_change_the_key(mine):
     mine("from .helper import scaled\nfrom .plain import scaled as other", "scaled")
-    before = runner.key(small("mine"))
+    before = address.key(small("mine"))
     mine("from .helper import scaled as other\nfrom .plain import scaled", "scaled")
-    assert runner.key(small("mine")) != before
+    assert address.key(small("mine")) != before
 
 
 # Files that change under a live process
@@ -432,15 +436,15 @@ def test_a_file_that_was_edited_after_its_import_is_refused(mine, own_cache):
     helper.write_text('"""Another comment."""\n' + text)
     assert runner.run(small("mine")).key == first.key
     helper.write_text(text.replace("0.5", "0.75"))
-    for ask in (runner.run, runner.key, runner.folder):
+    for ask in (runner.run, address.key, address.folder):
         with pytest.raises(SourceError, match=r"helper.py: changed since .* restart"):
             ask(small("mine"))
-    assert runner.key(small("fedavg"))  # which does not depend on it
+    assert address.key(small("fedavg"))  # which does not depend on it
     helper.write_text(text)
     assert runner.run(small("mine")).key == first.key
     helper.unlink()
     with pytest.raises(SourceError, match=r"helper.py: changed since"):
-        runner.key(small("mine"))
+        address.key(small("mine"))
 
 
 def test_a_module_that_was_edited_before_it_is_first_asked_for_is_refused(mine):
@@ -448,24 +452,24 @@ def test_a_module_that_was_edited_before_it_is_first_asked_for_is_refused(mine):
     import_module(f"{made.name}.method")  # by the user, unseen by the registry
     (made.home / "helper.py").write_text("def scaled(x):\n    return 2 * x\n")
     with pytest.raises(SourceError, match="changed since this process imported it"):
-        runner.key(small("mine"))
+        address.key(small("mine"))
 
 
 LIVE = """
 import sys
 from pathlib import Path
 from fedlib import papers
-from fedlib.runs import runner
+from fedlib.runs import address
 
 spec = papers.fedmps("digits", "fedprox", clients=4, rounds=1)
-before = runner.key(spec)
+before = address.key(spec)
 path = Path(sys.modules["fedlib.core.losses"].__file__)
 text = path.read_text()
 path.write_text(text.replace("count.clamp(min=1)", "count.clamp(min=2)", 1))
 other = papers.fedmps("digits", "local", clients=4, rounds=1)
 for spec, name in ((spec, "fedprox"), (other, "local")):
     try:
-        print(name, runner.key(spec) == before)
+        print(name, address.key(spec) == before)
     except RuntimeError as error:
         print(name, error)
 """
@@ -497,15 +501,15 @@ def test_a_live_process_refuses_edited_files_of_fedlib(tmp_path):
 PRINTED = """
 import json
 from fedlib import papers, registry
-from fedlib.runs import runner
-found = {name: runner.key(papers.fedmps("digits", name)) for name in registry.METHODS}
+from fedlib.runs import address
+found = {name: address.key(papers.fedmps("digits", name)) for name in registry.METHODS}
 print(json.dumps(found))
 """
 
 
 def test_moving_a_module_to_a_sub_package_changes_no_key(tmp_path):
     """All modules that are imported from ``fedlib`` follow the one that moves."""
-    here = {name: runner.key(papers.fedmps("digits", name)) for name in METHODS}
+    here = {name: address.key(papers.fedmps("digits", name)) for name in METHODS}
     package = copied(tmp_path)
     (package / "attic").mkdir()
     (package / "attic" / "__init__.py").write_text('"""A room."""\n')

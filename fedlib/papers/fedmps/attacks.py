@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from fedlib.attacks import hijack, inversion
 from fedlib.attacks.image_metrics import likeness
-from fedlib.core.nets import Net, State
+from fedlib.core.net import Net, State
 from fedlib.core.rng import generator
 from fedlib.runs.runner import Final
 

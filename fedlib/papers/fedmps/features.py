@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedlib import registry
 from fedlib.core.layers import MaxPool2d
-from fedlib.core.nets import Net, State
+from fedlib.core.net import Net, State
 from fedlib.core.protos import Protos
 from fedlib.papers.study import Study
 from fedlib.runs.features import distances, features, plane

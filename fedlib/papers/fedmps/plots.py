@@ -16,10 +16,10 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedlib.draw import plot
+from fedlib.draw import looks
 
 
-@mpl.rc_context(plot.RC)
+@mpl.rc_context(looks.RC)
 def costs(df: pd.DataFrame, panels: Mapping[str, str]) -> tuple[Figure, pd.DataFrame]:
     """Draw a bar per method, a panel per cost; an empty cost is ``not reached``.
 
@@ -33,8 +33,8 @@ def costs(df: pd.DataFrame, panels: Mapping[str, str]) -> tuple[Figure, pd.DataF
     names = list(df["method"])
     if not names or len(set(names)) < len(names):
         raise ValueError(f"df: got methods {names}, expected each once")
-    look = plot.styles(names)
-    size = (plot.COLUMN if len(panels) == 1 else plot.PAGE, 0.7 + 0.19 * len(names))
+    look = looks.styles(names)
+    size = (looks.COLUMN if len(panels) == 1 else looks.PAGE, 0.7 + 0.19 * len(names))
     fig, axes = plt.subplots(
         1, len(panels), figsize=size, sharey=True, squeeze=False, layout="constrained"
     )
@@ -72,7 +72,7 @@ def costs(df: pd.DataFrame, panels: Mapping[str, str]) -> tuple[Figure, pd.DataF
     return fig, df.loc[:, ["method", *panels]].reset_index(drop=True)
 
 
-@mpl.rc_context(plot.RC)
+@mpl.rc_context(looks.RC)
 def maps(df: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Draw images (top row) over activation maps, a column per image.
 
@@ -83,7 +83,7 @@ def maps(df: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """
     images = list(dict.fromkeys(df["image"]))
     pictures = list(dict.fromkeys(df["picture"]))
-    side = min(0.85, (plot.PAGE - 1.6) / len(images))
+    side = min(0.85, (looks.PAGE - 1.6) / len(images))
     fig, axes = plt.subplots(
         len(pictures),
         len(images),

@@ -14,7 +14,7 @@ from fedlib import papers
 from fedlib.data import load
 from fedlib.papers.study import Study
 from fedlib.partitions import Partition, draw
-from fedlib.runs.runner import cpu_seconds_per_round
+from fedlib.runs.timings import cpu_seconds_per_round
 
 SAMPLING = ["classes", "block", "shots", "test_shots", "spread"]
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from fedlib.attacks.image_metrics import likeness
 from fedlib.attacks.inversion import decode, fsha_decoder, invert
 from fedlib.blocks import generators
-from fedlib.core.nets import State
+from fedlib.core.net import State
 from fedlib.core.rng import generator
 from fedlib.methods import fedpa
 from fedlib.runs.features import features

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from fedlib.core.local import Training
+from fedlib.core.training import Training
 from fedlib.data import Transform
 from fedlib.papers.fedpa.presets import PRESETS, RELEASED
 from fedlib.papers.fedpa.scoreboard import SOURCES

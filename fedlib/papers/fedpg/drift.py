@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedlib.core.embed import forward
 from fedlib.core.method import draw_cohort
-from fedlib.core.nets import State
+from fedlib.core.net import State
 from fedlib.core.rng import generator
 from fedlib.runs import features
 from fedlib.runs.results import Result

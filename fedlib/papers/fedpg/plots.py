@@ -19,7 +19,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from fedlib.draw.plot import CYCLE, PAGE, RC
+from fedlib.draw.looks import CYCLE, PAGE, RC
 
 SHAPES = ["o", "^"]  # of the clients' markers
 GREYS = ["0.3", "0.7"]  # of the clients' bars

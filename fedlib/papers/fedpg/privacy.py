@@ -21,8 +21,8 @@ from fedlib import registry
 from fedlib.attacks.image_metrics import auc, likeness, ranks
 from fedlib.attacks.inversion import decode, fire_decoder, invert
 from fedlib.attacks.reconstruction import Encode, optimise
-from fedlib.core.local import Shards
 from fedlib.core.rng import generator
+from fedlib.core.shards import Shards
 from fedlib.papers.study import Study
 from fedlib.runs.federation import federation
 from fedlib.runs.runner import Final

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fedlib.core.local import Training
+from fedlib.core.training import Training
 from fedlib.data import Transform
 from fedlib.papers.fedpg.presets import PRESETS
 from fedlib.papers.fedpg.scoreboard import SOURCES

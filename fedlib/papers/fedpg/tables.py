@@ -12,7 +12,7 @@ import pandas as pd
 from fedlib import registry
 from fedlib.methods import fedpg
 from fedlib.papers.study import Study
-from fedlib.runs import reports
+from fedlib.runs import pacing
 
 PARTITION = ["partition", "alpha"]  # columns of Table 1 that name a setting
 
@@ -50,13 +50,13 @@ def speed(
 ) -> pd.DataFrame:
     """Return how many times sooner than FedAvg methods reach targets (Table 1).
 
-    Of the mean curve over seeds; see ``reports.ratios``. FedAvg itself and methods that
+    Of the mean curve over seeds; see ``pacing.ratios``. FedAvg itself and methods that
     work on a finished model (CCVR) have no row.
 
     Parameters
     ----------
     paper : DataFrame
-        Table 1 as ``reports.reference`` returns it.
+        Table 1 as ``beside.reference`` returns it.
     shares : list of float
         Targets, as shares of FedAvg's best; ``rounds`` and ``target`` are of the first.
 
@@ -72,7 +72,7 @@ def speed(
     never = found.like(paper.assign(mean=paper["never"].astype(float)), PARTITION)
     never = found.table("last", never)["paper"] == 1
     keys = [*table.columns[: table.columns.get_loc("paper")]]
-    each = reports.ratios(found.curves(), "fedavg", shares)
+    each = pacing.ratios(found.curves(), "fedavg", shares)
     columns = {}
     for share in shares:
         here = each[each["share"] == share].reset_index(drop=True)
@@ -102,7 +102,7 @@ def ablation(paper: pd.DataFrame, sizes: Sequence[int]) -> pd.DataFrame:
     Parameters
     ----------
     paper : DataFrame
-        Table 2 as ``reports.reference`` returns it.
+        Table 2 as ``beside.reference`` returns it.
     sizes : list of int
         Virtual images per class that ran.
     """

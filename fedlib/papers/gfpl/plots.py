@@ -18,8 +18,8 @@ from matplotlib.patches import Ellipse
 from torch import Tensor
 
 from fedlib.blocks.mixtures import Mixtures, components, fuse
-from fedlib.draw import plot
-from fedlib.draw.plot import RC
+from fedlib.draw import layout, looks
+from fedlib.draw.looks import RC
 
 SPREADS = {"client_sd": (0.8, "One sd over clients"), "sd": (2.6, "One sd over seeds")}
 COLUMNS = ["x", "y", "sd x", "sd y", "weight"]
@@ -72,10 +72,10 @@ def merged(
         The clients' embeddings, drawn beneath.
     """
     fused = fuse(pooled, threshold)
-    fig, ax = plt.subplots(figsize=(plot.COLUMN, 1.9), layout="constrained")
-    for cloud, colour in zip(clouds, plot.CYCLE, strict=False):
+    fig, ax = plt.subplots(figsize=(looks.COLUMN, 1.9), layout="constrained")
+    for cloud, colour in zip(clouds, looks.CYCLE, strict=False):
         ax.scatter(*cloud.T.numpy(), s=4, color=colour, zorder=3)
-    drawn = ellipses(ax, fused.mixtures, 0, plot.PURPLE)
+    drawn = ellipses(ax, fused.mixtures, 0, looks.PURPLE)
     ax.set(aspect="equal", xlim=(-1.3, 1.3), ylim=(0.1, 1.35))
     ax.set_title(f"S_C = {threshold:g}: {len(drawn)} Gaussians")
     return fig, drawn
@@ -93,9 +93,9 @@ def error_bars(df: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """
     panels = list(df.groupby("panel", sort=False))
     order = list(dict.fromkeys(df["method"]))
-    look, place = plot.styles(order), {m: i for i, m in enumerate(order)}
+    look, place = looks.styles(order), {m: i for i, m in enumerate(order)}
     height = 0.7 + 0.165 * len(order)
-    fig, axes, _ = plot.panel_axes(len(panels), height, wide=True)
+    fig, axes, _ = layout.panel_axes(len(panels), height, wide=True)
     across = 2 if len(panels) == 4 else min(len(panels), 3)
     for i, (ax, (title, part)) in enumerate(zip(axes, panels, strict=True)):
         for row in part.to_dict("records"):
@@ -153,10 +153,10 @@ def cumulative(
         The numbers drawn are the percentiles 0 to 100 of each kind.
     """
     percent = np.arange(101)
-    look = plot.styles(list(kinds.values()))
-    fig, axes, _ = plot.panel_axes(1, 2.3, len(kinds) + 1)
+    look = looks.styles(list(kinds.values()))
+    fig, axes, _ = layout.panel_axes(1, 2.3, len(kinds) + 1)
     rows = []
-    for (kind, name), line in zip(kinds.items(), ("-", *plot.LINES), strict=False):
+    for (kind, name), line in zip(kinds.items(), ("-", *looks.LINES), strict=False):
         values = df[df["kind"] == kind][value].to_numpy()
         drawn = np.percentile(values, percent).clip(least)
         style = {"color": look[name].colour, "linestyle": line}

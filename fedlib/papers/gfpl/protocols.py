@@ -3,7 +3,7 @@
 from itertools import count, islice
 from typing import Any, Literal
 
-from fedlib.core.local import Training
+from fedlib.core.training import Training
 from fedlib.papers.gfpl.presets import PRESETS
 from fedlib.papers.gfpl.scoreboard import SOURCES
 from fedlib.papers.protocol import (

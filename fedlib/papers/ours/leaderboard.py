@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from fedlib import registry
-from fedlib.core.local import Training
+from fedlib.core.training import Training
 from fedlib.partitions import LDA, NID1, CappedDirichlet, NwayKshot, Scheme, TwoClass
 from fedlib.runs.results import Result
 from fedlib.runs.spec import Spec, refuse_unknown

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from fedlib import registry
-from fedlib.draw.plot import PAGE, RC, Style, style
+from fedlib.draw.looks import PAGE, RC, Style, style
 from fedlib.papers.ours.leaderboard import method_of
 
 SILENT = "local"  # sends nothing: a line across, not a point

@@ -20,7 +20,7 @@ from fedlib import papers
 from fedlib.core import heads
 from fedlib.core.embed import forward, padded
 from fedlib.core.method import Round
-from fedlib.core.nets import Net
+from fedlib.core.net import Net
 from fedlib.core.protos import Protos, class_sums, from_sums
 from fedlib.data import load
 from fedlib.methods import fedhpro

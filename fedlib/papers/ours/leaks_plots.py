@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from fedlib import registry
 from fedlib.data import facts
-from fedlib.draw.plot import COUNTS, PAGE, RC
+from fedlib.draw.looks import COUNTS, PAGE, RC
 
 # scheme -> its name in the figure
 SCHEMES = {

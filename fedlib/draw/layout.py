@@ -1,0 +1,126 @@
+"""Panels and their axes: how many side by side, which share an axis, in which scale."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fedlib.draw.looks import (
+    COLUMN,
+    PAGE,
+)
+
+HUNDREDFOLD = 100.0  # from where on the smaller of two curves is not seen beside it
+ROOM = 4.0  # how much of its height a panel may lose to an axis that it shares
+
+
+def compare(
+    axes: Sequence[Axes], titles: Sequence[Any], numbers: Sequence[Any]
+) -> list[list[int]]:
+    """Let panels of one quantity share their vertical axis, and return them together.
+
+    What a panel's title has before the first comma says what it measures: ``Gap of
+    anchors, before`` and ``Gap of anchors, after`` are one, as are panels of one data
+    set at several settings. Panels whose numbers would then have less than a quarter of
+    the height keep their own axis.
+
+    Parameters
+    ----------
+    titles, numbers : list
+        Of each panel its title, and what it draws.
+    """
+    by_quantity: dict[Any, list[int]] = {}
+    for place, title in enumerate(titles):
+        by_quantity.setdefault(str(title).partition(",")[0], []).append(place)
+    groups = []
+    for places in by_quantity.values():
+        values = [np.asarray(numbers[i], float) for i in places]
+        values = [one[np.isfinite(one)] for one in values]
+        spans = [np.ptp(one) for one in values if one.size]
+        span = np.ptp(np.concatenate(values))
+        if not spans or span > ROOM * min(spans):
+            groups += [[place] for place in places]
+            continue
+        groups.append(places)
+        for place in places[1:]:
+            axes[place].sharey(axes[places[0]])
+            axes[place].tick_params(labelleft=True)
+    return groups
+
+
+def spread_out(ax: Axes, lines: Iterable[Any]) -> None:
+    """Make the vertical axis logarithmic where two lines differ a hundredfold.
+
+    They do by their medians. An axis with zeros is linear below the least number above
+    0; one with negative numbers stays as it is.
+    """
+    arrays = [np.asarray(line, float) for line in lines]
+    numbers = [array[np.isfinite(array)] for array in arrays]
+    every = np.concatenate(numbers or [np.empty(0)])
+    medians = np.array([np.median(array) for array in numbers if array.size])
+    above = medians[medians > 0]
+    if not every.size or every.min() < 0 or above.size < 2:
+        return
+    if above.max() / above.min() < HUNDREDFOLD:
+        return
+    if every.min() > 0:
+        ax.set_yscale("log")
+    else:
+        least = 10.0 ** math.floor(math.log10(every[every > 0].min()))
+        ax.set_yscale("symlog", linthresh=least)
+        ax.set_ylim(bottom=0)
+
+
+def in_percent(value: float, _: int) -> str:
+    """Return a fraction as an axis in percent shows it."""
+    return f"{100 * value:.4g}"
+
+
+def require(df: pd.DataFrame, columns: Sequence[str], keys: list[str]) -> None:
+    """Refuse a frame without these columns, without rows, or with doubled keys."""
+    missing = [c for c in columns if c not in df]
+    if missing:
+        raise ValueError(f"df: got columns {list(df)}, expected also {missing}")
+    if df.empty:
+        raise ValueError("df: got no rows, expected at least one")
+    if df.duplicated(keys).any():
+        twice = df.loc[df.duplicated(keys), keys].iloc[0].tolist()
+        raise ValueError(f"df: got two rows for {keys} = {twice}, expected one")
+
+
+def panel_axes(
+    panels: int,
+    height: float,
+    legend: int = 0,
+    wide: bool = False,
+    xlabel: str = "",
+    ylabel: str = "",
+    longest: int = 0,
+) -> tuple[Figure, list[Axes], int]:
+    """Return a figure of panels and the number of legend columns that fit it.
+
+    ``longest`` is the number of letters of the legend's longest entry.
+    """
+    across = 2 if panels == 4 else min(panels, 3)
+    width = PAGE if wide or panels > 1 else COLUMN
+    fit = 3 if width == COLUMN else 6
+    fit = min(fit, int(width / (0.42 + 0.055 * longest)))  # handle and letters, inches
+    columns = min(fit, legend) or 1
+    columns = math.ceil(legend / math.ceil(legend / columns)) if legend else 1
+    down = math.ceil(panels / across)
+    total = height * down + 0.16 * math.ceil(legend / columns)
+    fig, grid = plt.subplots(
+        down, across, figsize=(width, total), squeeze=False, layout="constrained"
+    )
+    for unused in grid.flat[panels:]:
+        unused.remove()
+    axes = list(grid.flat[:panels])
+    for place, ax in enumerate(axes):
+        ax.set_xlabel(xlabel if place + across >= panels else "")
+        ax.set_ylabel(ylabel if place % across == 0 else "")
+    return fig, axes, columns

@@ -1,0 +1,141 @@
+"""Our numbers beside the paper's own, and methods beside each other."""
+
+# pandas ships no types, and those that pyright infers for frames are wrong here.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from fedlib.draw.tables import compare, mean_sd
+from fedlib.support.paths import PARAMS
+
+REFERENCE = PARAMS / "reference"
+
+
+def reference(paper: str, name: str) -> pd.DataFrame:
+    """Return a paper's table as tidy numbers, as printed there.
+
+    ``params/reference/README.md`` says what each file holds and what its marks mean.
+    """
+    return pd.read_csv(REFERENCE / paper / f"{name}.csv")
+
+
+def over_seeds(
+    runs: pd.DataFrame, value: str, by: Sequence[str] = ("dataset", "method")
+) -> pd.DataFrame:
+    """Return mean, sd (ddof 1) and number of seeds of a column, in the order given."""
+    rows = []
+    for keys, part in runs.groupby(list(by), sort=False):
+        over = mean_sd(part[value], ddof=1)
+        row = dict(zip(by, keys, strict=True))
+        rows.append(row | {"mean": over.mean, "sd": over.sd, "seeds": len(part)})
+    return pd.DataFrame(rows)
+
+
+def against(runs: pd.DataFrame, method: str, value: str) -> pd.DataFrame:
+    """Compare every method with one, per data set.
+
+    Returns
+    -------
+    DataFrame
+        dataset, method, mean, sd, seeds; with two seeds or more also p and star of the
+        two-sided rank-sum test (normal approximation), and Cliff's delta of ``method``
+        over the row's method with its size in words. With three seeds each, a star
+        means complete separation and nothing else.
+    """
+    table = over_seeds(runs, value)
+    tests = []
+    for row in table.itertuples():
+        mine = runs[(runs.dataset == row.dataset) & (runs.method == row.method)][value]
+        best = runs[(runs.dataset == row.dataset) & (runs.method == method)][value]
+        if row.method == method or min(len(mine), len(best)) < 2:
+            tests.append({})
+            continue
+        c = compare(best, mine)
+        tests.append(
+            {"p": c.p, "star": c.star, "cliffs_delta": c.cliffs_delta, "size": c.size}
+        )
+    columns = ["p", "star", "cliffs_delta", "size"]
+    return table.join(pd.DataFrame(tests, index=table.index, columns=columns))
+
+
+def beside_paper(table: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
+    """Add the paper's mean and sd, and our mean minus the paper's.
+
+    A data set or method that the paper does not have gets empty cells.
+    """
+    names = {"mean": "paper", "sd": "paper_sd", "star": "paper_star"}
+    joined = table.merge(
+        paper.rename(columns=names), "left", ["dataset", "method"], validate="1:1"
+    )
+    return joined.assign(gap=joined["mean"] - joined["paper"])
+
+
+def nearest_rule(rules: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
+    """Return, per data set and method, the readout nearest the paper's number."""
+    joined = rules.merge(
+        paper[["dataset", "method", "mean"]].rename(columns={"mean": "paper"}),
+        on=["dataset", "method"],
+    )
+    joined = joined.assign(gap=joined["mean"] - joined["paper"])
+    order = joined["gap"].abs().sort_values().index
+    first = joined.loc[order].drop_duplicates(["dataset", "method"])
+    return first.sort_index().reset_index(drop=True)
+
+
+def leads(
+    table: pd.DataFrame, methods: Sequence[str], by: Sequence[str]
+) -> pd.DataFrame:
+    """Return by how many points methods are ahead of the best of all others.
+
+    Parameters
+    ----------
+    table : DataFrame
+        As from ``Study.table``: columns of settings, method, paper, mean, last.
+    methods : list of str
+        Whose leads are returned; none of them counts among the others.
+    by : list of str
+        Columns of settings within which methods are compared.
+
+    Returns
+    -------
+    DataFrame
+        ``by``, method, then the lead in each of paper, mean and last: NaN where the
+        method or all others have no number.
+    """
+    rows = []
+    for keys, part in table.groupby(list(by), sort=False, dropna=False):
+        numbers = part.set_index("method")[["paper", "mean", "last"]]
+        best = numbers.drop(index=list(methods), errors="ignore").max()
+        for name in (m for m in methods if m in numbers.index):
+            row = dict(zip(by, keys, strict=True)) | {"method": name}
+            rows.append(row | (numbers.loc[name] - best).to_dict())
+    return pd.DataFrame(rows)
+
+
+def leaders(rules: pd.DataFrame, method: str) -> pd.DataFrame:
+    """Return who leads under each rule of the personal model, and by how much.
+
+    Parameters
+    ----------
+    rules : DataFrame
+        Columns dataset, method, model, rule, mean.
+    method : str
+        Whose lead over every other method is returned, in columns ``over_<other>``.
+    """
+    personal = rules[rules.model == "personal"]
+    rows = []
+    for (dataset, rule), part in personal.groupby(["dataset", "rule"], sort=False):
+        mean = part.set_index("method")["mean"]
+        if method not in mean:
+            continue
+        row = {"dataset": dataset, "method": mean.idxmax(), "rule": rule}
+        others = {
+            f"over_{name}": mean[method] - value
+            for name, value in mean.items()
+            if name != method
+        }
+        rows.append(row | {"best": mean.max()} | others)
+    return pd.DataFrame(rows)
