@@ -201,9 +201,11 @@ def told_at_work(homes: list[Path]) -> list[int]:
     return [int((home / ".lock-holder").read_text().split()[1]) for home in homes]
 
 
-@long
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["parent", "worker", "ctrl-c"])
-def test_two_jobs_that_are_ended_leave_nobody_behind(own_cache, elsewhere, victim):
+def test_two_jobs_that_are_ended_leave_nobody_behind(
+    own_cache, elsewhere, record_property, victim
+):
     specs = [SPEC.model_copy(update={"rounds": 400, "seed": seed}) for seed in (1, 2)]
     homes = [runner.folder(spec) for spec in specs]
     command = [sys.executable, "-c", PARENT, *(s.model_dump_json() for s in specs)]
@@ -223,6 +225,7 @@ def test_two_jobs_that_are_ended_leave_nobody_behind(own_cache, elsewhere, victi
         assert not runner.under_way(spec)[1]
         assert_same_log(runner.run(spec), elsewhere(spec))
         ended_well(home)
+    record_property("chaos", f"two jobs survived, {victim} ended")
 
 
 # what cannot be written
