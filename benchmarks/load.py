@@ -1,11 +1,10 @@
 """Many runs, clients and rounds: seconds and memory at a tenth and at the whole.
 
-A cache of 5,000 runs that is listed and told stale or not, 500 runs that are queued, the
-log of a run of 10,000 rounds on its way to disk and back, a partition among 1,000
-clients, and 20 notebooks' runs that are looked for. Nothing may be quadratic: the
-exponent of time is 1 where ten times as much takes ten times as long. Every point is a
-process of its own, forked before the first. Rounds of 1,000 clients are in
-``scaling.py``.
+A cache of 5,000 runs that is listed, stale or not, 500 runs that are queued, the log of
+a run of 10,000 rounds on its way to disk and back, a partition among 1,000 clients, and
+20 notebooks' runs that are looked for. Nothing may be quadratic: the exponent of time
+is 1 where ten times as much takes ten times as long. Every point is a process of its
+own, forked before the first. Rounds of 1,000 clients are in ``scaling.py``.
 
     python benchmarks/load.py [--only LOAD ...] [--write]
 """
@@ -79,6 +78,7 @@ def parted(count: int) -> Callable[[], object]:
 
 def opened(count: int) -> Callable[[], object]:
     """Make the runs of notebooks' parameters, and look which are there."""
+
     def work() -> None:
         for number in range(count):
             notebook = prepare("fedmps/table3", "quick", {"seeds": [number]})

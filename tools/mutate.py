@@ -130,7 +130,7 @@ def nearest(name: str, tests: dict[str, str]) -> list[str]:
     """
     files, _ = wanted({name}, tests)
     room = f"tests/{Path(name).parent.name}/"
-    near = [f for f in files if stem(name) in f] or []
+    near = [f for f in files if stem(name) in f]
     beside = [f for f in files if f.startswith(room)]
     rest = beside or ([] if near else files)
     return list(dict.fromkeys([*near, *rest]))
@@ -222,6 +222,7 @@ class Breaking:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Run the nearest tests of each place, in place of all tests."""
         items = [i for i in session.items if i.get_closest_marker("slow") is None]
+        print(f"{len(items)} tests collected", flush=True)
         for place in self.places:
             tests = chosen(place, items, self.files[place.file])
             told = self.noticed(tests, place)
@@ -255,7 +256,7 @@ def main() -> int:
         path.relative_to(ROOT).as_posix(): path.read_text("utf-8")
         for path in ROOT.glob("tests/**/test_*.py")
     }
-    near = {place.file: nearest(place.file, tests) for place in drawn}
+    near = {name: nearest(name, tests) for name in {place.file for place in drawn}}
     breaking = Breaking(drawn, near)
     chosen_files = sorted({file for each in near.values() for file in each})
     pytest.main(["-q", "-s", "-p", "no:xdist", *chosen_files], plugins=[breaking])

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import platform
+import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -47,10 +48,10 @@ from fedlib.runs.device import chosen, computing, describe, kernel, moved
 from fedlib.runs.federation import Federation, federation, partition_of
 from fedlib.runs.results import Result
 from fedlib.runs.spec import Spec
-from fedlib.runs.watching import Watch, by_round
+from fedlib.runs.watching import Watch, by_round, runs_away
 from fedlib.support.files import atomic_write, locked, sweep, write_text
 from fedlib.support.paths import cache_dir
-from fedlib.support.progress import progress_off
+from fedlib.support.progress import progress_off, silent
 from fedlib.support.sources import NOT_FOLLOWED, Code, Place, code, where
 
 FORMAT = 1  # of the stored logs; raise it when their meaning changes
@@ -442,7 +443,7 @@ def _compute(
     if start:
         start = (done, *_to(device, *start[1:]))
     fed = moved(fed, device)
-    seconds, kept = {"train": 0.0, "evaluate": 0.0}, {}
+    seconds, kept, away = {"train": 0.0, "evaluate": 0.0}, {}, False
     worked = time.process_time()
     stepping = fed.rounds(start)
     del start  # the clients' models of then
@@ -462,6 +463,10 @@ def _compute(
             trained = time.perf_counter()
             before = rows.counts()
             _note(rows, fed, after)
+            told = "" if away or silent() else runs_away(after)
+            if told:
+                away = True
+                tqdm.write(f"{_called(spec)}: {told}", file=sys.stderr)
             seconds["train"] += trained - begun
             seconds["evaluate"] += time.perf_counter() - trained
             if number < spec.rounds:
