@@ -11,6 +11,7 @@ through other modules runs with all tests only (``make unit``).
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,6 +40,7 @@ def module(name: str) -> str:
     return name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
+@cache  # asked again for each file that changed
 def words(text: str) -> set[str]:
     """Return the modules that code imports, and the words of its texts."""
     found: set[str] = set()

@@ -3,26 +3,35 @@
     python tools/mutate.py [COUNT] [TEXT ...]
 
 COUNT places (100) are drawn from ``ROOMS``, the same ones each time; with TEXT those
-whose line or file has all of them. Each is broken in a copy of the project, where the
-tests run that ``changed_tests`` names for its file, until one fails. Prints a line for
-each place and the survivors in the end; who survives needs a test, or a reason.
+whose line or file has all of them. One process imports the nearest tests of all; for
+each place it forks, puts the broken code into the functions, and runs these tests
+until one fails. A test that fails without the break as well does not count. Prints a
+line for each place, with who noticed it, and the survivors in the end: who survives
+needs a test, or a reason in ``REASONS``. Needs a system that forks.
 """
 
 import ast
+import gc
+import os
 import random
-import shutil
-import subprocess
+import resource
+import signal
 import sys
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import NamedTuple
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))
-from changed_tests import ROOT, wanted
+from changed_tests import METHODS, ROOT, wanted
 
 ROOMS = ("methods", "baselines", "blocks", "partitions", "core", "runs", "draw")
-LONGEST = 900  # seconds for the tests of one place; more counts as noticed
+LONGEST = 60  # seconds of the processor for the tests of one place
+STUCK = 900  # seconds for a place that waits for ever, on a busy machine
+# file and broken code -> why no test can, or need, notice
+REASONS: dict[tuple[str, str], str] = {}
 OPERATORS: dict[type, type] = {
     ast.Add: ast.Sub,
     ast.Sub: ast.Add,
@@ -109,30 +118,134 @@ def places(file: Path) -> Iterator[Place]:
         yield Place(name, row + 1, before.decode(), after, changed)
 
 
-def survives(place: Place, copy: Path, tests: dict[str, str]) -> bool:
-    """Return whether the nearest tests are green with a place broken."""
-    chosen, names = wanted({place.file}, tests)
-    path = copy / place.file
-    whole = path.read_text("utf-8")
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow"]
-    path.write_text(place.text, "utf-8")
-    try:
-        done = subprocess.run(
-            [*command, "-k", names, *chosen],
-            cwd=copy,
-            capture_output=True,
-            timeout=LONGEST,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return False
-    finally:
-        path.write_text(whole, "utf-8")
-    return done.returncode == 0
+def stem(name: str) -> str:
+    """Return what the tests of a file have in their names."""
+    return Path(name).stem
+
+
+def nearest(name: str, tests: dict[str, str]) -> list[str]:
+    """Return the test files of a module, those of its name first.
+
+    Of the files that import it those in the folder of its room, if there are any.
+    """
+    files, _ = wanted({name}, tests)
+    room = f"tests/{Path(name).parent.name}/"
+    near = [f for f in files if stem(name) in f]
+    beside = [f for f in files if f.startswith(room)]
+    rest = beside or ([] if near else files)
+    return list(dict.fromkeys([*near, *rest]))
+
+
+def chosen(place: Place, items: Sequence[pytest.Item], files: list[str]) -> list:
+    """Return the tests of a place, in the order of their files.
+
+    A method's cases alone, where a file has those of several.
+    """
+    name = stem(place.file)
+
+    def fits(item: pytest.Item) -> bool:
+        if Path(place.file).parent.name not in METHODS or name in item.nodeid:
+            return True
+        code = getattr(getattr(item, "function", None), "__code__", None)
+        return code is not None and name in code.co_names
+
+    by_file = {f: [i for i in items if i.path == ROOT / f and fits(i)] for f in files}
+    return [item for file in files for item in by_file[file]]
+
+
+def codes(code: CodeType) -> Iterator[CodeType]:
+    """Yield the code of a module's functions, inner ones too."""
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield inner
+            yield from codes(inner)
+
+
+def put(place: Place) -> bool:
+    """Put the broken code into the functions that this process has of its file."""
+    path = str(ROOT / place.file)
+    broken = {
+        (c.co_qualname, c.co_firstlineno): c
+        for c in codes(compile(place.text, path, "exec", dont_inherit=True))
+    }
+    changed = 0
+    for thing in gc.get_objects():
+        if isinstance(thing, FunctionType) and thing.__code__.co_filename == path:
+            old = thing.__code__
+            new = broken.get((old.co_qualname, old.co_firstlineno))
+            if new is not None and len(new.co_freevars) == len(old.co_freevars):
+                changed += new != old
+                thing.__code__ = new
+    return changed > 0
+
+
+def first_failure(tests: Sequence[pytest.Item], place: Place | None) -> str:
+    """Return which test fails first in a process of its own, with a place broken.
+
+    Empty where all are green; what ends or stops the process is told in words.
+    """
+    out, into = os.pipe()
+    child = os.fork()
+    if not child:
+        resource.setrlimit(resource.RLIMIT_CPU, (LONGEST, LONGEST + 5))
+        signal.alarm(STUCK)
+        silent = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silent, 1)
+        os.dup2(silent, 2)
+        if place is not None and not put(place):
+            os.write(into, b"no code of it is in use")
+            os._exit(0)
+        session = tests[0].session
+        for item, following in zip(tests, [*tests[1:], None], strict=True):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if session.testsfailed:
+                os.write(into, item.nodeid.encode())
+                break
+        os._exit(0)
+    os.close(into)
+    with os.fdopen(out, "rb") as pipe:
+        said = pipe.read().decode()
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status in (-signal.SIGXCPU, -signal.SIGKILL, -signal.SIGALRM):
+        return f"green for {LONGEST} s"
+    return said or (f"ended with {status}" if status else "")
+
+
+class Breaking:
+    """Breaks the places once pytest has collected their tests."""
+
+    def __init__(self, places: list[Place], files: dict[str, list[str]]):
+        self.places, self.files = places, files
+        self.left: list[Place] = []
+        self.sound: set[str] = set()  # tests that are green without a break
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Run the nearest tests of each place, in place of all tests."""
+        items = [i for i in session.items if i.get_closest_marker("slow") is None]
+        print(f"{len(items)} tests collected", flush=True)
+        for place in self.places:
+            tests = chosen(place, items, self.files[place.file])
+            told = self.noticed(tests, place)
+            if not told or told.startswith(("green", "no ")):
+                self.left.append(place)
+                told = f"SURVIVES ({told or f'{len(tests)} tests'})"
+            print(f"{place}: {told}", flush=True)
+        return True
+
+    def noticed(self, tests: list[pytest.Item], place: Place) -> str:
+        """Return what notices a place: of the tests only those that are sound."""
+        while tests:
+            told = first_failure(tests, place)
+            named = [item for item in tests if item.nodeid == told]
+            if not named or told in self.sound or not first_failure(named, None):
+                self.sound.update(item.nodeid for item in named)
+                return told
+            tests = [item for item in tests if item.nodeid != told]
+        return ""
 
 
 def main() -> int:
-    """Return 1 where a place survives."""
+    """Return 1 where a place survives without a reason."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 100
     files = [path for room in ROOMS for path in (ROOT / "fedlib" / room).rglob("*.py")]
     every = [place for path in sorted(files) for place in places(path)]
@@ -143,18 +256,20 @@ def main() -> int:
         path.relative_to(ROOT).as_posix(): path.read_text("utf-8")
         for path in ROOT.glob("tests/**/test_*.py")
     }
-    left = []
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "copy"
-        out = shutil.ignore_patterns(".git", ".venv", "build", "__pycache__")
-        shutil.copytree(ROOT, copy, ignore=out)
-        for place in drawn:
-            lives = survives(place, copy, tests)
-            print("SURVIVES" if lives else "noticed ", place, flush=True)
-            left += [place] if lives else []
-    print(f"{len(drawn)} of {len(every)} places broken, {len(left)} survive")
+    near = {name: nearest(name, tests) for name in {place.file for place in drawn}}
+    breaking = Breaking(drawn, near)
+    chosen_files = sorted({file for each in near.values() for file in each})
+    pytest.main(["-q", "-s", "-p", "no:xdist", *chosen_files], plugins=[breaking])
+    left = [p for p in breaking.left if (p.file, p.after) not in REASONS]
+    print(
+        f"{len(drawn)} of {len(every)} places broken, {len(left)} survive",
+        *left,
+        sep="\n",
+    )
     return 1 if left else 0
 
 
 if __name__ == "__main__":
+    os.chdir(ROOT)
+    sys.path.insert(0, str(ROOT))
     sys.exit(main())

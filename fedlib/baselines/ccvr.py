@@ -26,7 +26,8 @@ Readings
     of the union of all samples exactly.
     Classes of fewer than two samples in all have no covariance: they take the pooled
     one within classes. ``jitter`` is added to every diagonal, since d samples and fewer
-    span no d dimensions. Nothing is drawn for a class that nobody has.
+    span no d dimensions; above a mean variance of 1 it is that many times of it, since
+    the rounding of what was sent grows so. Nothing is drawn for a class of nobody.
     The head trains for one epoch of batches of the clients' size (FL-bench); the
     article's schedule is not given. Dropout is off. Optimiser and rate: the clients',
     with their momentum and weight decay (None), or the server's own by
@@ -129,13 +130,28 @@ def pooled(local: Gaussians) -> Gaussians:
 def draw(
     of: Gaussians, per_class: int, jitter: float, pick: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Return ``each`` features of every known class ``[M, d]`` and their labels."""
+    """Return ``per_class`` features of every known class ``[M, d]`` and their labels.
+
+    Raises
+    ------
+    ValueError
+        A covariance is not positive definite, even so.
+    """
     known, freedom = of.count > 0, (of.count - 1).clamp(min=0).double()
     within = torch.einsum("c,cde->de", freedom, of.covariance)
     within = within / freedom.sum().clamp(min=1)
     covariance = torch.where((of.count < 2)[:, None, None], within, of.covariance)
     size = of.mean.shape[-1]
-    root = torch.linalg.cholesky(covariance + jitter * torch.eye(size))
+    scale = covariance.diagonal(dim1=-2, dim2=-1).mean(-1).clamp(min=1)
+    added = scale[:, None, None] * (jitter * torch.eye(size))
+    root, failed = torch.linalg.cholesky_ex(covariance + added)
+    failed = (failed > 0) & known
+    if failed.any():
+        c = int(failed.nonzero()[0])
+        raise ValueError(
+            f"ccvr: the covariance of class {c} is not positive definite with jitter "
+            f"{jitter:g} times {scale[c]:g}; give a larger jitter"
+        )
     noise = torch.randn(len(known), per_class, size, generator=pick, dtype=root.dtype)
     z = of.mean.unsqueeze(1) + noise @ root.mT
     return z[known].flatten(0, 1), known.nonzero()[:, 0].repeat_interleave(per_class)

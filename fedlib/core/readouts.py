@@ -6,7 +6,8 @@ client's own, after local training), ``global`` (the server's, after merging),
 server's weights with whatever stays local, such as BatchNorm statistics, a head or a
 cluster) or ``ensemble`` (several models that vote). The rule is one of ``RULES``. The
 data are each client's own test shard, or the whole test set of the data set, at once or
-by group.
+by group. Scores of minus infinity alone are no prediction: where a rule has none, as
+that of the nearest prototype where no class has one, it is ``NOT_EVALUATED``.
 """
 
 from collections.abc import Callable
@@ -71,17 +72,15 @@ class Models(NamedTuple):
 def scores(out: Out, owns: Tensor, protos: Protos) -> dict[str, Tensor]:
     """Return scores ``[B, C]`` under every rule for one client.
 
-    A client whose own classes all lack a prototype is read out by its head.
+    They are minus infinity where the rule asks for no class or the class has no
+    prototype.
     """
     by_nearest = nearest(out.high, protos)
-    own_nearest = torch.where(owns, by_nearest, float("-inf"))
-    own_head = torch.where(owns, out.logits, float("-inf"))
-    usable = (owns & protos.known).any()
     return {
         "head_all": out.logits,
-        "head_own": own_head,
-        "nearest_own": torch.where(usable, own_nearest, own_head),
-        "nearest_all": torch.where(protos.known.any(), by_nearest, out.logits),
+        "head_own": torch.where(owns, out.logits, float("-inf")),
+        "nearest_own": torch.where(owns, by_nearest, float("-inf")),
+        "nearest_all": by_nearest,
     }
 
 
@@ -129,6 +128,7 @@ class _Right:
         self.none = torch.full((clients,), NOT_EVALUATED)
         self.none[counted] = 0
         self.counts: dict[str, Tensor] = {}
+        self.unpredicted: dict[str, Tensor] = {}  # samples without a prediction
 
     def add(
         self, rows: Tensor, by_rule: dict[str, Tensor], labels: Tensor, real: Tensor
@@ -138,10 +138,18 @@ class _Right:
             right = ((score.argmax(-1) == labels) & real).sum(1)
             before = self.counts.get(rule, self.none)
             self.counts[rule] = before.index_add(0, rows, right)
+            silent = ((score == float("-inf")).all(-1) & real).sum(1)
+            before = self.unpredicted.get(rule, torch.zeros_like(self.none))
+            self.unpredicted[rule] = before.index_add(0, rows, silent)
 
     def named(self, model: str) -> dict[str, Tensor]:
         """Return the counts as ``model/rule``."""
-        return {f"{model}/{rule}": count for rule, count in self.counts.items()}
+        return {
+            f"{model}/{rule}": count.masked_fill(
+                self.unpredicted[rule] > 0, NOT_EVALUATED
+            )
+            for rule, count in self.counts.items()
+        }
 
 
 @torch.no_grad()

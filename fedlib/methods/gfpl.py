@@ -466,14 +466,11 @@ def finish(ctx: Context, down: Reply, mine: Client) -> tuple[Client, Logged]:
 def scores(server: Server, state: State, out: Out) -> dict[str, Tensor]:
     """Return the readouts beside the head ``[B, C]``: by the simplex, by density.
 
-    A class without a mixture ranks below all others; such classes by the head.
+    A class without a mixture has no density: minus infinity.
     """
     density = mixtures.log_density(out.high, server.mixtures)
     known = server.mixtures.known
-    least = torch.where(known, density, float("inf")).amin(-1, keepdim=True)
-    below = torch.where(known.any(), least, 0.0) - 1
-    by_head = below + F.log_softmax(out.logits, -1)
-    readouts = {"density": torch.where(known, density, by_head)}
+    readouts = {"density": torch.where(known, density, float("-inf"))}
     if f"{PROJECTION}.weight" in state:
         readouts["etf"] = projection(state, out.high) @ server.simplex
     return readouts

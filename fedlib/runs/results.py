@@ -23,7 +23,8 @@ def _pair(name: str) -> tuple[str, str]:
 
 
 def _spread(per_client: Tensor) -> float:
-    return float(per_client[~per_client.isnan()].std(correction=0))
+    seen = per_client[~per_client.isnan()]
+    return float(seen.std(correction=0)) if len(seen) else float("nan")
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ class Result:
         ----------
         data : "clients", "pooled", "full" or "groups"
             Each client's own test shard, ``[evaluated rounds, clients]``, NaN where
-            that is empty or the client has no such model; the union of the shards, or
+            that is empty or the client has no such model, or nothing to predict by,
+            as none of its classes has a prototype; the union of the shards, or
             the whole test set, ``[evaluated rounds, 1]``; each group's whole test set,
             such as each domain's, ``[evaluated rounds, groups]`` in the order of
             ``Dataset.groups.names``. NaN in rounds in which this rule was not evaluated
@@ -101,7 +103,8 @@ class Result:
         Column ``over`` says how many clients (or groups) the last mean is over, 1 for
         a test set that all share. Column ``who`` is ``participants`` where other
         clients have no such model, since theirs is forgotten after their rounds; then
-        the mean says nothing of those. Otherwise it is ``clients``.
+        the mean says nothing of those. Otherwise it is ``clients``. A rule that could
+        not be evaluated in any round has NaN in place of numbers.
         """
         rows = []
         test: TestData = self.spec.test
@@ -119,8 +122,11 @@ class Result:
             seen = ~per_client.isnan().all(1)
             per_client, evaluated = per_client[seen], self.log.evaluated[seen].tolist()
             mean = per_client.nanmean(1)
+            if not len(per_client):
+                per_client, evaluated = torch.full((1, 1), float("nan")), [None]
+                mean = per_client[:, 0]
             best = int(mean.argmax())
-            some = data == "clients" and self._of_participants(model, rule)
+            some = data == "clients" and self._of_participants(model)
             rows.append(
                 {
                     "model": model,
@@ -139,9 +145,10 @@ class Result:
             )
         return pd.DataFrame(rows)
 
-    def _of_participants(self, model: str, rule: str) -> bool:
+    def _of_participants(self, model: str) -> bool:
         """Return whether some clients lack a model while others have it."""
-        absent = self.log.accuracy[f"{model}/{rule}"] == NOT_EVALUATED
+        # by the head every model can be read out, by prototypes not always
+        absent = self.log.accuracy[f"{model}/head_all"] == NOT_EVALUATED
         return bool((absent.any(1) & ~absent.all(1)).any())
 
     def payload(self) -> pd.DataFrame:
@@ -189,13 +196,15 @@ def measured(result: Result) -> dict[str, Any] | None:
     Keys ``model``, ``rule`` and ``data`` say what it is the accuracy of; ``last``,
     ``best``, ``best_round`` and ``mean_last5`` are as in ``Result.summary``. A run that
     is tested on each group has ``groups``, the accuracy of each in the best round of
-    their mean. None where that rule was not recorded.
+    their mean. None where that rule was not recorded, or could not be evaluated.
     """
     summary = result.summary()
     rows = summary[summary["is_paper_rule"]]
     if not len(rows):
         return None
     row = rows.iloc[0]
+    if isnan(row["last"]):
+        return None
     numbers = {n: round(100 * float(row[n]), 8) for n in ("last", "best", "mean_last5")}
     readout = {n: str(row[n]) for n in ("model", "rule", "data")}
     record = {**readout, **numbers, "best_round": int(row["best_round"])}

@@ -7,6 +7,7 @@ data and the code it depends on. All writes are atomic.
 
 import json
 import platform
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,9 +36,9 @@ from fedlib.runs.federation import Federation, federation
 from fedlib.runs.on_disk import FORMAT
 from fedlib.runs.results import Result
 from fedlib.runs.spec import Spec
-from fedlib.runs.watching import Watch, by_round
+from fedlib.runs.watching import Watch, by_round, runs_away
 from fedlib.support.files import locked, sweep
-from fedlib.support.progress import progress_off
+from fedlib.support.progress import progress_off, silent
 
 
 def _result(spec: Spec, log: dict[str, Tensor]) -> Result:
@@ -162,7 +163,7 @@ def _compute(
     if start:
         start = (done, *_to(device, *start[1:]))
     fed = moved(fed, device)
-    seconds, kept_bytes = {"train": 0.0, "evaluate": 0.0}, {}
+    seconds, kept_bytes, away = {"train": 0.0, "evaluate": 0.0}, {}, False
     worked = time.process_time()
     stepping = fed.rounds(start)
     del start  # the clients' models of then
@@ -182,6 +183,10 @@ def _compute(
             trained = time.perf_counter()
             before = rows.counts()
             _note(rows, fed, after)
+            warning = "" if away or silent() else runs_away(after)
+            if warning:
+                away = True
+                tqdm.write(f"{_called(spec)}: {warning}", file=sys.stderr)
             seconds["train"] += trained - begun
             seconds["evaluate"] += time.perf_counter() - trained
             if number < spec.rounds:

@@ -3,9 +3,35 @@
 from collections.abc import Callable, Iterator
 from math import isnan
 
+from fedlib.core.method import Round
+from fedlib.core.protos import Protos, gaps
 from fedlib.runs.results import Result
 
+FAR = 10  # times as far from its prototype as prototypes are from one another
 Watch = Callable[[int, dict[str, float]], None]  # a round, from 1, and its numbers
+
+
+def runs_away(after: Round) -> str:
+    """Return in words that a generator has left the prototypes; empty if not.
+
+    It has where what it makes is on average ``FAR`` times as far from its class's
+    prototype (``distance``, which merging reports) as a prototype is from the nearest
+    other one. FedPA's can: its adversarial term has no bound.
+    """
+    known = getattr(after.server, "protos", None)
+    if not isinstance(known, Protos) or not after.watched.keys() >= {
+        "distance",
+        "norm",
+    }:
+        return ""
+    apart = gaps(known)[known.known].mean()
+    far = float(after.watched["distance"].mean())
+    if not apart > 0 or far <= FAR * apart:
+        return ""
+    return (
+        f"the generator runs away: in round {after.number} what it makes is {far:.3g} "
+        f"from its class's prototype, and prototypes are {float(apart):.3g} apart"
+    )
 
 
 def by_round(result: Result, first: int = 1) -> Iterator[tuple[int, dict[str, float]]]:

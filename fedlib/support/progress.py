@@ -4,6 +4,11 @@ import os
 import sys
 
 
+def silent() -> bool:
+    """Return whether runs say nothing: ``FEDLIB_PROGRESS=none``, and CI mode."""
+    return os.environ.get("FEDLIB_PROGRESS") == "none" or "FEDLIB_CI" in os.environ
+
+
 def progress_off() -> bool:
     """Return whether progress bars are off.
 
@@ -11,5 +16,4 @@ def progress_off() -> bool:
     neither a terminal nor a notebook.
     """
     watched = sys.stderr.isatty() or "ipykernel" in sys.modules
-    silent = os.environ.get("FEDLIB_PROGRESS") == "none" or "FEDLIB_CI" in os.environ
-    return silent or not watched
+    return silent() or not watched

@@ -436,6 +436,40 @@ def test_ccvr_draws_from_the_pooled_distributions():
         np.testing.assert_allclose(np.cov(found.T), wanted, atol=0.2)
 
 
+@pytest.mark.parametrize("length", [0.1, 1.0, 100.0, 1e4])
+def test_ccvr_draws_at_every_scale_of_embeddings(length):
+    """C08: fewer samples than dimensions, sent in single precision."""
+    z = torch.randn(2, 5, 40, generator=generator(0, "z"))
+    z = length * z / z.norm(dim=-1, keepdim=True)
+    found = ccvr.gaussians(z, torch.tensor([[0] * 5, [1] * 5]), 2)
+    sent = ccvr.Gaussians(found.mean.float(), found.covariance.float(), found.count)
+    union = ccvr.pooled(sent)
+    drawn, y = ccvr.draw(union, 4000, 1e-4, generator(1, "draw"))
+    for c in (0, 1):
+        spread = drawn[y == c].var(0).sum()
+        torch.testing.assert_close(
+            spread, union.covariance[c].trace() + 40e-4, rtol=0.05, atol=0.0
+        )
+
+
+def test_ccvr_draws_the_same_bits_where_embeddings_are_small():
+    """The jitter alone, in the digits that it had before it followed the scale."""
+    z = 0.3 * torch.randn(1, 6, 8, generator=generator(2, "z"))
+    of = ccvr.pooled(ccvr.gaussians(z, torch.zeros(1, 6, dtype=torch.int64), 1))
+    assert of.covariance[0].diagonal().mean() < 1
+    drawn, _ = ccvr.draw(of, 5, 1e-4, generator(3, "draw"))
+    root = torch.linalg.cholesky(of.covariance + 1e-4 * torch.eye(8))
+    noise = torch.randn(1, 5, 8, generator=generator(3, "draw"), dtype=torch.float64)
+    assert torch.equal(drawn, (of.mean.unsqueeze(1) + noise @ root.mT)[0])
+
+
+def test_ccvr_names_a_class_whose_covariance_is_none():
+    negative = -torch.eye(2, dtype=torch.float64)[None]
+    of = ccvr.Gaussians(torch.zeros(1, 2).double(), negative, torch.tensor([5]))
+    with pytest.raises(ValueError, match="ccvr: the covariance of class 0 .* jitter"):
+        ccvr.draw(of, 3, 1e-4, generator(0, "draw"))
+
+
 def test_ccvr_has_fedavgs_rounds_and_without_draws_its_model():
     """No row of KNOBS, since the rounds are FedAvg's whatever the settings."""
     ctx, shards, last, _ = surveyed([24, 17, 9])

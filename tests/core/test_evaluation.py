@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedlib import papers
+from fedlib import papers, registry
 from fedlib.core import embed, readouts
 from fedlib.core.log import Log, Rows
 from fedlib.papers import study
-from fedlib.runs import reports, runner, titles
+from fedlib.runs import reports, results, runner, titles
 from fedlib.runs.federation import federation
 from tests.conftest import TOY
 
@@ -170,7 +170,7 @@ def looped_means(net, states, shards):
 
 
 def looped_right(net, states, shards, owns, means):
-    """Return rule -> right predictions of each client."""
+    """Return rule -> right predictions of each client, -1 where it predicts nothing."""
     counts = {}
     for k, (state, index) in enumerate(zip(states, shards.index, strict=True)):
         own = owns[k].nonzero().flatten().tolist()
@@ -182,12 +182,12 @@ def looped_right(net, states, shards, owns, means):
             said = {
                 "head_all": int(logits.argmax()),
                 "head_own": head_own,
-                "nearest_own": min(near, key=far.get) if near else head_own,
-                "nearest_all": min(far, key=far.get),
+                "nearest_own": min(near, key=far.get) if near else None,
+                "nearest_all": min(far, key=far.get) if far else None,
             }
             for rule, c in said.items():
                 each = counts.setdefault(rule, [0] * len(states))
-                each[k] += c == y
+                each[k] = -1 if c is None else each[k] + (c == y)
     return counts
 
 
@@ -239,6 +239,67 @@ def test_every_rule_equals_a_plain_loop(name, side_by_side, monkeypatch):
         assert found["full/global/head_all"].tolist() == right["head_all"]
         if models.protos is not None:
             assert found["full/global/nearest_all"].tolist() == right["nearest_all"]
+
+
+@pytest.mark.parametrize("known", [[], [3], list(range(10))])
+def test_a_rule_without_a_prototype_is_empty_on_shards_and_on_the_whole(
+    known, monkeypatch
+):
+    """C07: no class has a prototype, or one that not every client owns."""
+    monkeypatch.setattr(readouts, "PIECE", 7)
+    fed = federation(small("fedpa", test="full"))
+    owns = torch.zeros(4, 10, dtype=torch.bool)
+    owns[0, 3], owns[1:, 5:] = True, True
+    models = fed.models(next(fed.rounds()))[0]
+    count = torch.zeros(10, dtype=torch.int64)
+    count[known] = 7
+    models = models._replace(protos=models.protos._replace(count=count))
+    net, shared = fed.ctx.net, models.shared
+    found = readouts.evaluate(net, models, owns, fed.train, fed.test)
+    whole = readouts.evaluate_full(net, models, fed.full)
+    means = {c: models.protos.mean[c].numpy() for c in known}
+    right = looped_right(net, [shared] * 4, fed.test, owns, means)
+    for rule, wanted in right.items():
+        assert found[f"accuracy/global/{rule}"].tolist() == wanted, rule
+    every = torch.ones(1, 10, dtype=torch.bool)
+    wanted = looped_right(net, [shared], fed.full, every, means)
+    for rule in ("head_all", "nearest_all"):
+        assert whole[f"full/global/{rule}"].tolist() == wanted[rule]
+    assert (right["nearest_all"] == [-1] * 4) == (known == [])
+    assert min(right["nearest_own"][1:]) == -1 or known == list(range(10))
+
+
+def test_a_run_without_prototypes_has_empty_cells(monkeypatch):
+    """C07: every table is made, and what has no number has none."""
+    forget = {"count": torch.zeros(10, dtype=torch.int64)}
+    method = registry.method("fedproto")
+
+    def models(ctx, server, mine):
+        whole = method.models(ctx, server, mine)
+        return whole._replace(protos=whole.protos._replace(**forget))
+
+    blank = method._replace(models=models)
+    monkeypatch.setattr(registry, "method", lambda name: blank)
+    spec = small("fedproto", "fedmps")
+    fed, rows = federation(spec), Rows()
+    for after in fed.rounds():
+        rows.add(Log(cohort=torch.tensor(after.cohort)))
+        one = Log.of(fed.evaluate(after))
+        rows.add(one._replace(evaluated=torch.tensor(after.number)))
+        if after.number == 2:
+            break
+    result = runner.Result(spec, "key", rows.stacked())
+    table = result.summary().set_index("rule")
+    numbers = ["last", "best", "best_round", "mean_last5", "std_last", "std_best"]
+    for rule in ("nearest_own", "nearest_all"):
+        assert table.loc[rule, numbers].isna().all()
+        assert table.loc[rule, ["over", "who"]].tolist() == [0, "clients"]
+    assert table.loc[["head_all", "head_own"], numbers].notna().all(axis=None)
+    assert table.loc["head_all", "over"] == 4
+    assert results.measured(result) is None
+    assert reports.accuracies([result])["last"].isna().sum() == 2
+    assert reports.readouts([result])["last"].isna().sum() == 2
+    assert len(reports.curves([result])) == 0
 
 
 def test_means_of_training_data_do_not_depend_on_who_is_beside_whom(monkeypatch):

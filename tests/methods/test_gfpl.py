@@ -19,6 +19,7 @@ from fedlib.blocks import mixtures
 from fedlib.blocks.mixtures import Components, Mixtures
 from fedlib.core import nets, readouts
 from fedlib.core.augment import Augment
+from fedlib.core.log import NOT_EVALUATED
 from fedlib.core.messages import sizes as message_sizes
 from fedlib.core.method import NonFiniteError, Round, rounds
 from fedlib.core.rng import generator
@@ -1032,24 +1033,30 @@ def test_readouts_beside_the_head():
         assert right[f"accuracy/personal/{rule}"].sum() > 0.6 * right["samples"].sum()
 
 
-def test_classes_without_a_mixture_rank_last_and_by_the_head():
+def test_classes_without_a_mixture_have_no_density():
+    """C07: neither the head nor a class by chance stands in for it."""
     ctx = toy_context(METHOD, 2)
     server, mine = METHOD.init(ctx)
     state = {name: value[0] for name, value in mine.state.items()}
     out = ctx.net(state, toy_shards([9]).x)
-    nothing = gfpl.scores(server, state, out)["density"]
-    assert torch.equal(nothing.argmax(1), out.logits.argmax(1))
+    none = torch.full((9, 4), float("-inf"))
+    assert torch.equal(gfpl.scores(server, state, out)["density"], none)
     each = [toy_components(2, 32, seed=s) for s in range(4)]
     known = as_mixtures(*each, size=8)
     known.count[1] = known.count[3] = 0
     known.weight[1] = known.weight[3] = 0
-    favourite = int(out.logits[0].argmax())  # gets class 1, at a log-probability of 0
-    sure = out._replace(logits=1e3 * out.logits.roll(1 - favourite, 1))
-    some = gfpl.scores(server._replace(mixtures=known), state, sure)["density"]
-    assert torch.isfinite(some).all()
-    assert bool((some[:, [0, 2]].amin(1) > some[:, [1, 3]].amax(1)).all())
-    by_head = sure.logits[:, 1] > sure.logits[:, 3]
-    assert torch.equal(some[:, 1] > some[:, 3], by_head)
+    server = server._replace(mixtures=known)
+    some = gfpl.scores(server, state, out)["density"]
+    assert torch.isfinite(some[:, [0, 2]]).all()
+    assert torch.equal(some[:, [1, 3]], none[:, :2])
+    owns = torch.tensor([[False, True, False, True], [True, True, False, False]])
+    shards = toy_shards([9, 9])
+    right = readouts.evaluate(
+        ctx.net, METHOD.models(ctx, server, mine), owns, shards, shards
+    )
+    assert right["accuracy/personal/density_own"][0] == NOT_EVALUATED
+    assert right["accuracy/personal/density_own"][1] >= 0
+    assert (right["accuracy/personal/density_all"] >= 0).all()
 
 
 def test_without_the_dual_classifier_there_is_no_etf_readout():

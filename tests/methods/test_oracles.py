@@ -72,6 +72,25 @@ def test_a_class_without_prototype_uses_the_sample_or_is_dropped():
     assert float(dropped) == pytest.approx(wanted, rel=1e-12)
 
 
+def test_what_stands_in_for_a_missing_prototype_is_a_constant():
+    """By differences of the loops, in which the stand-in stays where it is."""
+    z, bar = unit(B, D), unit(C, D, name="bar")
+    level = Protos(bar, torch.tensor([3, 0, 2]))  # nobody has class 1
+    stand_in = np.where((Y == 1).numpy()[:, None], z.numpy(), bar.numpy()[Y.numpy()])
+    labels, step = Y.tolist(), 1e-6
+
+    def at(v: np.ndarray) -> float:
+        return supcon_loops(np.concatenate([v, stand_in]), labels + labels, 0.5)
+
+    given = z.clone().requires_grad_()
+    fedmps.contrast(given, Y, level, fedmps.HP(supcon_scale="paper")).backward()
+    for i, j in np.ndindex(B, D):
+        moved = np.zeros((B, D))
+        moved[i, j] = step
+        slope = (at(z.numpy() + moved) - at(z.numpy() - moved)) / (2 * step)
+        assert float(given.grad[i, j]) == pytest.approx(slope, abs=1e-8)
+
+
 def test_supcon_leaves_out_anchors_without_positives():
     """Case A08: labels 0, 1, 1, 3; and all labels distinct gives 0, gradient 0."""
     v = unit(4, D).requires_grad_()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fedlib.runs import runner
 from fedlib.support.paths import ROOT
 from tests.runs.test_runner import small
 
@@ -28,3 +29,18 @@ def test_without_a_gpu_it_is_said_what_is_there(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         script("training")["main"]()
     assert "got 'cuda:7', but torch" in capsys.readouterr().err
+
+
+def test_loads_are_what_their_names_say(own_cache):
+    """Ten times as much, at a size that takes no time; the log comes back whole."""
+    load = script("load")
+    own_cache.mkdir()
+    stale = load["listed"](3)()
+    assert stale == [""] * 3
+    missing, failed = load["queued"](3)()
+    assert len({task.key for task in missing}) == 3
+    assert failed == []
+    assert load["logged"](1_050)()
+    assert len(list((own_cache / "run").glob("log-*"))) == 1_050 // runner.SEGMENT
+    sizes = [len(index) for index in load["parted"](10)().train]
+    assert sum(sizes) == 600

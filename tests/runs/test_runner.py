@@ -876,7 +876,11 @@ def test_how_many_clients_a_mean_is_over_stands_beside_it(result):
     assert both["who"].tolist() == ["clients"] * 2
     result.log.accuracy["personal/nearest_own"][-1, 0] = NOT_EVALUATED
     assert result.summary()["over"].tolist() == [2, 1]
-    assert result.summary()["who"].tolist() == ["clients", "participants"]
+    assert result.summary()["who"].tolist() == ["clients"] * 2  # it has the model
+    result.log.accuracy["personal/head_all"][-1, 0] = NOT_EVALUATED
+    assert result.summary()["over"].tolist() == [1, 1]
+    assert result.summary()["who"].tolist() == ["participants"] * 2
+    result.log.accuracy["personal/head_all"][-1, 0] = 1
     result.log.samples[:, 1] = 0
     result.log.accuracy["personal/nearest_own"][-1] = 0
     found = result.summary()

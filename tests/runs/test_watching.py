@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from fedlib.core.log import Log
+from fedlib.core.protos import Protos
 from fedlib.runs import checkpoints, runner
 from fedlib.runs.results import Result
-from fedlib.runs.watching import by_round
+from fedlib.runs.watching import by_round, runs_away
 from fedlib.support.paths import ROOT
 from tests.runs.test_runner import assert_same_log, small
 
@@ -20,6 +21,38 @@ class Told(list):
 
     def __call__(self, number, told):
         self.append((number, told))
+
+
+def test_a_generator_that_runs_away_by_hand():
+    """Prototypes at 0, 3 and 4, and one of nobody: 3, 1 and 1 to the nearest."""
+    mean = torch.tensor([[0.0], [3.0], [4.0], [0.5]])
+    server = SimpleNamespace(protos=Protos(mean, torch.tensor([2, 1, 1, 0])))
+
+    def after(far: float, **more: float) -> SimpleNamespace:
+        watched = {"distance": torch.tensor(far)} | more
+        return SimpleNamespace(server=server, watched=watched, number=7)
+
+    limit = 10 * 5 / 3
+    assert runs_away(after(limit - 0.1, norm=1.0)) == ""
+    told = runs_away(after(limit + 0.1, norm=1.0))
+    assert "in round 7 what it makes is 16.8 from" in told
+    assert "prototypes are 1.67 apart" in told
+    assert runs_away(after(limit + 0.1)) == ""  # another method's distance
+    alone = Protos(mean, torch.tensor([2, 0, 0, 0]))
+    server.protos = alone  # no other prototype to measure by
+    assert runs_away(after(limit + 0.1, norm=1.0)) == ""
+
+
+def test_fedpas_generator_is_told_of_once_while_it_runs(monkeypatch, capsys):
+    monkeypatch.delenv("FEDLIB_CI", raising=False)
+    monkeypatch.setenv("FEDLIB_PROGRESS", "text")
+    wild = {"generator_lr": 1.0, "generator_weight": 0.0}  # for the server alone
+    runner.run(small("fedpa", rounds=3, hp=wild))
+    told = capsys.readouterr().err
+    assert told.count("the generator runs away: in round") == 1
+    assert "fedpa on digits" in told
+    runner.run(small("fedpa", rounds=3, hp={"adversarial_weight": 0.0}))
+    assert "runs away" not in capsys.readouterr().err
 
 
 def test_numbers_of_a_round_by_hand():
