@@ -1,6 +1,7 @@
 """The documentation site: `make docs` gathers its pages and calls Sphinx with this."""
 
 import re
+import tomllib
 from pathlib import Path
 
 from sphinx.application import Sphinx
@@ -29,6 +30,20 @@ html_title = "fedlib"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_theme_options = {"navbar_persistent": [], "use_download_button": False}
+settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+if urls := settings["project"].get(
+    "urls"
+):  # then pages lead to the repository, notebooks to Colab and Binder
+    html_theme_options |= {
+        "repository_url": urls["Repository"],
+        "repository_branch": "main",
+        "use_repository_button": True,
+        "use_issues_button": True,
+        "launch_buttons": {
+            "colab_url": "https://colab.research.google.com",
+            "binderhub_url": "https://mybinder.org",
+        },
+    }
 
 # Notebooks are shown with the outputs that are committed.
 nb_execution_mode = "off"

@@ -2,8 +2,10 @@
 
 python tools/site_pages.py build/pages
 
-Each table and figure gets a page of what is committed of it in ``figures/cpu``; links
-to what the site does not hold become plain text.
+Each table and figure gets a page of what is committed of it in ``figures/cpu``. Links
+to what the site does not hold lead to the repository whose address ``pyproject.toml``
+has under ``project.urls``; without one they become plain text, and walkthroughs have no
+line of places to run them in.
 """
 
 import json
@@ -11,6 +13,7 @@ import os
 import re
 import shutil
 import sys
+import tomllib
 from pathlib import Path
 
 from fedlib.rebuild import printed
@@ -25,6 +28,7 @@ LONGEST = 20_000  # characters of a table that its page shows
 LINK = re.compile(
     r"(?<!!)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s]+)((?: \"[^\"]*\")?)\)"
 )
+GITHUB = "https://github.com/"
 FOLDERS = {"learn": "Ours, of no paper", "scoreboard": "Scoreboard"}
 
 
@@ -49,8 +53,32 @@ def place(target: str) -> str | None:
     return target if held and (ROOT / target).is_file() else None
 
 
-def linked(text: str, folder: str) -> str:
-    """Return Markdown of a page in ``folder`` with links that hold on the site."""
+def repository(settings: Path = ROOT / "pyproject.toml") -> str:
+    """Return the address of the repository, or nothing where none is known."""
+    project = tomllib.loads(settings.read_text("utf-8"))["project"]
+    return project.get("urls", {}).get("Repository", "").rstrip("/")
+
+
+def places_to_run(page: str, address: str) -> str:
+    """Return a line of links that open a notebook of a repository elsewhere."""
+    if not address.startswith(GITHUB):
+        return ""
+    own, name = address.removeprefix(GITHUB), address.rpartition("/")[2]
+    colab = f"https://colab.research.google.com/github/{own}/blob/main/{page}"
+    binder = f"https://mybinder.org/v2/gh/{own}/main?labpath={page}"
+    steps = [f"!git clone --depth 1 {address}", f"%pip install --quiet ./{name}"]
+    steps += [f"%cd {name}/{Path(page).parent.as_posix()}"]
+    return (
+        f"Run it in [Binder]({binder}), or in [Colab]({colab}) with a first cell of\n\n"
+        "```text\n" + "\n".join(steps) + "\n```"
+    )
+
+
+def linked(text: str, folder: str, address: str = "") -> str:
+    """Return Markdown of a page in ``folder`` with links that hold on the site.
+
+    What the site has not is linked in the repository at ``address``, if there is one.
+    """
 
     def mended(found: re.Match) -> str:
         words, target, title = found.groups()
@@ -61,6 +89,9 @@ def linked(text: str, folder: str) -> str:
         if not (ROOT / whole).exists():  # a formula, not a link
             return found[0]
         there = place(whole)
+        if there is None and address:
+            there = f"{address}/blob/main/{whole}{'#' + anchor if anchor else ''}"
+            return f"[{words}]({there}{title})"
         if there is None:
             return words
         near = os.path.relpath(there, folder or ".").replace(os.sep, "/")
@@ -125,27 +156,29 @@ def _files(base: Path) -> list[Path]:
     return [f for f in found if not any(f.stem.startswith(n) for n in longer)]
 
 
-def gather(target: Path) -> None:
+def gather(target: Path, address: str = "") -> None:
     """Write all pages and files of the site to a folder, which is emptied first."""
     shutil.rmtree(target, ignore_errors=True)
     for folder in (KEPT, "figures/bench", "notebooks/learn"):
         ignored = shutil.ignore_patterns(".*")
         shutil.copytree(ROOT / folder, target / folder, ignore=ignored)
     for file in sorted((target / "notebooks/learn").rglob("*.ipynb")):
-        _relink(file, str(file.parent.relative_to(target)))
+        _relink(file, file.relative_to(target).as_posix(), address)
     for text in TEXTS:
-        _page(target / f"{text}.md", (ROOT / f"{text}.md").read_text("utf-8"), "")
+        file = Path(f"{text}.md")
+        _page(target / file, (ROOT / file).read_text("utf-8"), "", address)
     for file in sorted((ROOT / "docs").glob("*.md")):
-        _page(target / "docs" / file.name, file.read_text("utf-8"), "docs")
+        text = file.read_text("utf-8")
+        _page(target / "docs" / file.name, text, "docs", address)
     (target / "docs" / "index.md").rename(target / "index.md")
-    _papers(target)
+    _papers(target, address)
 
 
-def _papers(target: Path) -> None:
+def _papers(target: Path, address: str) -> None:
     folders: dict[str, list[str]] = {}
     for name in paths.artefact_names():
         page = f"notebooks/papers/{name}.md"
-        _page(target / page, artefact(name), str(Path(page).parent))
+        _page(target / page, artefact(name), str(Path(page).parent), address)
         folders.setdefault(name.partition("/")[0], []).append(name.partition("/")[2])
     for folder, names in folders.items():
         title = (
@@ -162,18 +195,21 @@ def _order(name: str) -> tuple[str, int]:
     return word, int(digits or 0)
 
 
-def _page(file: Path, text: str, folder: str) -> None:
+def _page(file: Path, text: str, folder: str, address: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_text(file, linked(text, folder))
+    write_text(file, linked(text, folder, address))
 
 
-def _relink(file: Path, folder: str) -> None:
+def _relink(file: Path, page: str, address: str) -> None:
+    folder = str(Path(page).parent)
     notebook = json.loads(file.read_text("utf-8"))
     for cell in notebook["cells"]:
         if cell["cell_type"] == "markdown":
-            cell["source"] = linked("".join(cell["source"]), folder)
+            cell["source"] = linked("".join(cell["source"]), folder, address)
+    first = notebook["cells"][0]
+    first["source"] = f"{first['source']}\n\n{places_to_run(page, address)}".rstrip()
     write_text(file, json.dumps(notebook, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":
-    gather(Path(sys.argv[1]))
+    gather(Path(sys.argv[1]), repository())

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+import yaml
 
 from fedlib.rebuild import printed
 from fedlib.support import paths
@@ -92,3 +93,31 @@ def test_a_table_s_text_is_on_its_artefact_s_page():
 
 def test_sphinx_refuses_warnings():
     assert "sphinx-build -q -W --keep-going -c docs build/pages build/site" in MAKEFILE
+
+
+def test_one_setting_gives_the_site_its_repository(tmp_path, monkeypatch):
+    settings = tmp_path / "pyproject.toml"
+    settings.write_text("[project]\n")
+    assert site_pages.repository(settings) == ""
+    address = "https://github.com/reader/fed"
+    settings.write_text(f'[project.urls]\nRepository = "{address}/"\n')
+    assert site_pages.repository(settings) == address
+
+    text = "[`x`](../fedlib/cli.py#L3) and [y](../README.md)"
+    assert site_pages.linked(text, "docs") == "`x` and [y](../README.md)"
+    assert site_pages.linked(text, "docs", address) == (
+        f"[`x`]({address}/blob/main/fedlib/cli.py#L3) and [y](../README.md)"
+    )
+    page = "notebooks/learn/fedmps.ipynb"
+    assert site_pages.places_to_run(page, "") == ""
+    assert site_pages.places_to_run(page, "https://example.org/reader/fed") == ""
+    told = site_pages.places_to_run(page, address)
+    assert f"(https://mybinder.org/v2/gh/reader/fed/main?labpath={page})" in told
+    colab = "https://colab.research.google.com/github/reader/fed/blob/main"
+    assert f"({colab}/{page})" in told
+    assert "%pip install --quiet ./fed\n%cd fed/notebooks/learn\n" in told
+
+
+def test_the_site_and_the_citation_name_one_repository():
+    citation = yaml.safe_load((paths.ROOT / "CITATION.cff").read_text("utf-8"))
+    assert citation.get("repository-code", "") == site_pages.repository()
