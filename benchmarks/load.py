@@ -37,7 +37,7 @@ OUT = Path(__file__).parent.parent / "figures" / "bench"
 
 def listed(count: int) -> Callable[[], object]:
     """Fill the cache with runs that differ in their seeds; list them, stale or not."""
-    told = runner.identity(papers.fedmps("digits", "local"))
+    told = address.identity(papers.fedmps("digits", "local"))
     for seed in range(count):
         told["spec"]["seed"] = seed
         home = cache_dir() / "runs" / f"{seed:020x}"
