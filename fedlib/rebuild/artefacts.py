@@ -194,10 +194,10 @@ def _refuse_picture(
 
 def _listed(values: Mapping[str, Any], what: str) -> list[str]:
     """Return the texts in a parameter ``what`` and in its plural."""
-    found = []
+    listed = []
     for value in (values.get(what), values.get(f"{what}s")):
-        found += value if isinstance(value, list) else [value]
-    return [item for item in dict.fromkeys(found) if isinstance(item, str)]
+        listed += value if isinstance(value, list) else [value]
+    return [item for item in dict.fromkeys(listed) if isinstance(item, str)]
 
 
 def used(notebook: Path) -> list[Place]:
@@ -242,8 +242,8 @@ def _runs_hash(specs: Sequence[Spec]) -> str:
 
 def _data(name: str) -> list:
     """Return what a run's numbers depend on in a data set."""
-    found = facts(name)
-    return [found.fingerprint, found.mean, found.std, found.augment]
+    about = facts(name)
+    return [about.fingerprint, about.mean, about.std, about.augment]
 
 
 def reads(artefact: Artefact) -> list[str]:
@@ -274,8 +274,8 @@ def _counts_runs(artefact: Artefact) -> bool:
 
 def _published() -> str:
     """Return a hash of what the published runs reached."""
-    told = [[path.name, record.accuracy] for path, record in published.records()]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+    records = [[path.name, record.accuracy] for path, record in published.records()]
+    return hashlib.sha256(json.dumps(records).encode()).hexdigest()[:16]
 
 
 def state(artefact: Artefact) -> dict[str, Any]:
@@ -290,7 +290,7 @@ def state(artefact: Artefact) -> dict[str, Any]:
     methods = {*_listed(artefact.parameters, "method"), *(s.method for s in specs)}
     datasets = {*_listed(artefact.parameters, "dataset"), *(s.dataset for s in specs)}
     built = _code(artefact, methods)
-    found = {
+    depends = {
         "notebook": _code_hash(artefact.notebook),
         "parameters": artefact.parameters,
         "runs": _runs_hash(specs),
@@ -303,7 +303,7 @@ def state(artefact: Artefact) -> dict[str, Any]:
         | {name: _written(name, artefact.preset) for name in reads(artefact)}
         | ({"results": _published()} if _counts_runs(artefact) else {}),
     }
-    return json.loads(json.dumps(found))
+    return json.loads(json.dumps(depends))
 
 
 def outputs(name: str, preset: str) -> list[Path]:
@@ -317,14 +317,14 @@ def outputs(name: str, preset: str) -> list[Path]:
     if not folder.is_dir():
         return []
     shorts = [n.split("/")[1] for n in names() if n.startswith(f"{paper}/")]
-    found = []
+    paths_there = []
     for path in sorted(folder.iterdir()):
         claims = [
             s for s in shorts if path.name.startswith((f"{s}.", f"{s}_", f"{s}-"))
         ]
         if path.suffix in SUFFIXES and max(claims, key=len, default=None) == short:
-            found.append(path)
-    return found
+            paths_there.append(path)
+    return paths_there
 
 
 def shown(name: str, preset: str) -> str:
@@ -349,8 +349,10 @@ def shown(name: str, preset: str) -> str:
     ends: dict[Path, list[str]] = {}
     for path in files:
         ends.setdefault(path.with_suffix(""), []).append(path.suffix[1:])
-    kept = [f"{_near(base)}.{{{','.join(found)}}}" for base, found in ends.items()]
-    return "\n".join([*texts, *kept])
+    lines = [
+        f"{_near(base)}.{{{','.join(suffixes)}}}" for base, suffixes in ends.items()
+    ]
+    return "\n".join([*texts, *lines])
 
 
 def _near(path: Path) -> Path:
@@ -377,10 +379,10 @@ def _stamped(artefact: Artefact) -> dict[str, Any] | None:
     """Return the record of the last build, or None when absent or unreadable."""
     file = _stamp_file(artefact)
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        stamp = json.loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, json.JSONDecodeError):
         return None
-    return found if isinstance(found, dict) and found.keys() == STAMPED else None
+    return stamp if isinstance(stamp, dict) and stamp.keys() == STAMPED else None
 
 
 def why_stale(artefact: Artefact, now: dict[str, Any] | None = None) -> list[str]:
@@ -425,12 +427,12 @@ def why_stale(artefact: Artefact, now: dict[str, Any] | None = None) -> list[str
 
 def _changes(then: dict, now: dict) -> list[tuple[str, tuple[str, str]]]:
     """Return the names with a changed value, and both values as text."""
-    found = []
+    changes = []
     for name in sorted({*then, *now}):
         old, new = (repr(d[name]) if name in d else "absent" for d in (then, now))
         if old != new:
-            found.append((name, (old, new)))
-    return found
+            changes.append((name, (old, new)))
+    return changes
 
 
 def _code_changes(then: dict[str, str], now: dict[str, str]) -> list[str]:

@@ -27,8 +27,8 @@ def distinct(specs: Sequence[Spec]) -> list[Spec]:
 
 def roughly(spec: Spec) -> float | None:
     """Return the seconds of a whole run by its shapes alone; None: nothing is known."""
-    each = shapes.seconds_per_round(spec)
-    return None if each is None else spec.rounds * each
+    per_round = shapes.seconds_per_round(spec)
+    return None if per_round is None else spec.rounds * per_round
 
 
 class Speeds:

@@ -115,7 +115,7 @@ def rebuild(
     chosen = [prepare(name, preset, overrides) for name in select(names)]
     chosen.sort(key=lambda artefact: bool(artefacts.reads(artefact)))  # those at last
     speeds = Speeds(chosen) if dry_run else None
-    found: dict[str, Outcome] = {}
+    by_name: dict[str, Outcome] = {}
     due = [] if dry_run else _due(chosen, force)
     progress = Progress(due, jobs, echo)
     count = min(jobs, len(chosen))
@@ -123,15 +123,15 @@ def rebuild(
         started: list[_Started] = []
         for artefact in chosen:
             if artefacts.reads(artefact):
-                _collect(started, found, progress, wait_for=True)
+                _collect(started, by_name, progress, wait_for=True)
             begun = _begin(artefact, jobs, cluster, force, speeds, progress, execute)
             if isinstance(begun, Outcome):
-                found[artefact.name] = begun
+                by_name[artefact.name] = begun
             else:
                 started.append(begun)
-            _collect(started, found, progress, wait_for=False)
-        _collect(started, found, progress, wait_for=True)
-    return [found[artefact.name] for artefact in chosen]
+            _collect(started, by_name, progress, wait_for=False)
+        _collect(started, by_name, progress, wait_for=True)
+    return [by_name[artefact.name] for artefact in chosen]
 
 
 def _proven(
@@ -212,14 +212,14 @@ def _begin(
         with published.unread() if models else nullcontext():
             many.run_many(every, jobs, progress.count, cluster)
     except Exception as error:  # reported with the outcome, so that the others go on
-        seconds, told = time.perf_counter() - begun, message(artefact, error)
+        seconds, words = time.perf_counter() - begun, message(artefact, error)
         if speeds is not None and isinstance(error, DataError):
             count = len(distinct(artefact.specs))
-            echo(f"{name}: {count} runs; data missing: {told}")
+            echo(f"{name}: {count} runs; data missing: {words}")
             return Outcome(name, "planned", ["data missing"], seconds)
-        echo(f"{name}: failed: {told}")
+        echo(f"{name}: failed: {words}")
         progress.give_up(artefact, missing)
-        return Outcome(name, "failed", reasons, seconds, told)
+        return Outcome(name, "failed", reasons, seconds, words)
     seconds = time.perf_counter() - begun
     progress.execute()
     notebook = execute(artefact)
@@ -229,7 +229,7 @@ def _begin(
 
 def _collect(
     started: list[_Started],
-    found: dict[str, Outcome],
+    outcomes: dict[str, Outcome],
     progress: Progress,
     *,
     wait_for: bool,
@@ -248,21 +248,21 @@ def _collect(
         seconds = one.seconds + done.seconds
         if done.error:
             progress.say(f"{name}: failed: {done.error}")
-            found[name] = Outcome(name, "failed", one.reasons, seconds, done.error)
+            outcomes[name] = Outcome(name, "failed", one.reasons, seconds, done.error)
             continue
         artefacts.stamp(one.artefact, one.now, done.written)
         progress.say(f"{name}: built in {duration(seconds)}")
-        found[name] = Outcome(name, "built", one.reasons, seconds)
+        outcomes[name] = Outcome(name, "built", one.reasons, seconds)
 
 
 def _due(chosen: Sequence[Artefact], force: bool) -> list[Artefact]:
     """Return the artefacts that will be built, as far as can be told now."""
-    found = []
+    due = []
     for artefact in chosen:
         try:
-            reads = found and artefacts.reads(artefact)
+            reads = due and artefacts.reads(artefact)
             if force or reads or artefacts.why_stale(artefact):
-                found.append(artefact)
+                due.append(artefact)
         except Exception:  # noqa: S112 - the artefact itself reports this
             continue
-    return found
+    return due
