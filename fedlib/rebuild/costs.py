@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from fedlib.data import DataError
-from fedlib.rebuild import artefacts
+from fedlib.rebuild import staleness
 from fedlib.rebuild.artefacts import Artefact, prepare, select
 from fedlib.runs import runner, shapes, timings
 from fedlib.runs.cost import kind
@@ -154,7 +154,7 @@ def standing(name: str, preset: str) -> tuple[str, str]:
     artefact = prepare(name, preset)
     specs = distinct(artefact.specs)
     try:
-        reasons = artefacts.why_stale(artefact)
+        reasons = staleness.why_stale(artefact)
     except DataError:
         return "no data", "?" if specs else "0 s"
     state = "never" if reasons == ["never built"] else "stale"

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from typing import Any, Literal, NamedTuple
 
 from fedlib.data import DataError
-from fedlib.rebuild import artefacts
+from fedlib.rebuild import artefacts, staleness
 from fedlib.rebuild.artefacts import Artefact, prepare, select
 from fedlib.rebuild.costs import Speeds, distinct, duration
 from fedlib.rebuild.execute import Execute, Executed, executing, message
@@ -49,7 +49,7 @@ def why_stale(
         A data set is missing.
     """
     (only,) = select([name])
-    return artefacts.why_stale(prepare(only, preset, overrides))
+    return staleness.why_stale(prepare(only, preset, overrides))
 
 
 def rebuild(
@@ -188,8 +188,8 @@ def _begin(
     missing: list[Spec] = []
     echo = progress.say
     try:
-        now = artefacts.state(artefact)
-        reasons = artefacts.why_stale(artefact, now)
+        now = staleness.state(artefact)
+        reasons = staleness.why_stale(artefact, now)
         reasons = ["forced"] if force and not reasons else reasons
         if not reasons:
             echo(f"{name}: current")
@@ -250,7 +250,7 @@ def _collect(
             progress.say(f"{name}: failed: {done.error}")
             outcomes[name] = Outcome(name, "failed", one.reasons, seconds, done.error)
             continue
-        artefacts.stamp(one.artefact, one.now, done.written)
+        staleness.stamp(one.artefact, one.now, done.written)
         progress.say(f"{name}: built in {duration(seconds)}")
         outcomes[name] = Outcome(name, "built", one.reasons, seconds)
 
@@ -261,7 +261,7 @@ def _due(chosen: Sequence[Artefact], force: bool) -> list[Artefact]:
     for artefact in chosen:
         try:
             reads = due and artefacts.reads(artefact)
-            if force or reads or artefacts.why_stale(artefact):
+            if force or reads or staleness.why_stale(artefact):
                 due.append(artefact)
         except Exception:  # noqa: S112 - the artefact itself reports this
             continue
