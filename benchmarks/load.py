@@ -29,7 +29,7 @@ from fedlib.core.log import Log
 from fedlib.core.rng import generator
 from fedlib.partitions import SCHEMES, draw
 from fedlib.rebuild.artefacts import prepare
-from fedlib.runs import many, runner, stored
+from fedlib.runs import address, checkpoints, many, runner, stored
 from fedlib.support.paths import cache_dir
 
 OUT = Path(__file__).parent.parent / "figures" / "bench"
@@ -60,11 +60,11 @@ def logged(count: int) -> Callable[[], object]:
     row = Log(torch.arange(20), {"supervised": torch.rand(20)})
 
     def work() -> object:
-        journal = runner._Journal(home)
+        journal = checkpoints.Journal(home)
         for _ in range(count):
             journal.rows.add(row)
             since = journal.since()
-        return runner._Journal(home).restore(journal.segments, since)
+        return checkpoints.Journal(home).restore(journal.segments, since)
 
     return work
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -241,6 +241,79 @@ def latex_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: set
     return "\n".join(lines) + "\n"
 
 
+def _refuse_unknown(
+    df: pd.DataFrame,
+    values: Sequence[str],
+    sd: Mapping[str, str],
+    stars: Mapping[str, str],
+    best: Sequence[str],
+    blocks: Sequence[str],
+) -> None:
+    """Refuse columns that ``df`` or ``values`` lacks, and a best without an sd."""
+    asked = [*values, *sd.values(), *stars.values(), *blocks]
+    unknown = [c for c in asked if c not in df]
+    unknown += [c for c in (*sd, *stars, *best) if c not in values]
+    if unknown:
+        raise ValueError(f"columns: got {unknown}, expected some of {list(df)}")
+    if bare := [c for c in best if c not in sd]:
+        raise ValueError(f"best: got {bare}, expected columns with an sd: {list(sd)}")
+
+
+def _block_rows(df: pd.DataFrame, blocks: Sequence[str]) -> list[list[int]]:
+    """Return the rows of each block: those with the same values in these columns."""
+    known = [[None if is_missing(v) else v for v in df[c]] for c in blocks]
+    apart = list(zip(*known, strict=True)) if blocks else [()] * len(df)
+    return [
+        [i for i, block in enumerate(apart) if block == this]
+        for this in dict.fromkeys(apart)
+    ]
+
+
+def _rounded(
+    column: str, values: Iterable[Any], scale: float, form: str
+) -> list[str | None]:
+    """Return numbers as they are printed, None for a missing one."""
+    numbers = [_number(column, value) for value in values]
+    return [None if v is None else format(v * scale, form) for v in numbers]
+
+
+def _values(texts: Sequence[str | None], rows: Sequence[int]) -> list[float | None]:
+    """Return the numbers of some rows, as printed."""
+    chosen = [texts[i] for i in rows]
+    return [None if text is None else float(text) for text in chosen]
+
+
+def _with_sd(number: str | None, sd: str | None, star: Any) -> str:
+    """Return ``number ± sd*``, or as much of it as there is."""
+    if number is None:
+        return ""
+    spread = "" if sd is None else f" ± {sd}"
+    return number + spread + ("*" if not is_missing(star) and bool(star) else "")
+
+
+def _number_cells(
+    df: pd.DataFrame,
+    column: str,
+    sd: str | None,
+    star: str | None,
+    compared: Sequence[Sequence[int]],
+    digits: int,
+    scale: float,
+) -> list[Cell]:
+    """Return a column of numbers, ranked within each of the ``compared`` rows."""
+    nothing = [None] * len(df)
+    means = _rounded(column, df[column], scale, f"z.{digits}f")
+    sds = _rounded(sd or "", nothing if sd is None else df[sd], scale, f".{digits}f")
+    stars = nothing if star is None else df[star]
+    ranks = [0] * len(df)
+    for rows in compared:
+        part = _ranks(_values(means, rows), _values(sds, rows))
+        for i, rank in zip(rows, part, strict=True):
+            ranks[i] = rank
+    texts = map(_with_sd, means, sds, stars)
+    return [Cell(text, rank) for text, rank in zip(texts, ranks, strict=True)]
+
+
 def render(
     df: pd.DataFrame,
     values: Sequence[str],
@@ -287,48 +360,22 @@ def render(
         titles of data sets; columns that are not there are left out.
     """
     sd, stars = dict(sd or {}), dict(stars or {})
-    asked = [*values, *sd.values(), *stars.values(), *blocks]
-    unknown = [c for c in asked if c not in df]
-    unknown += [c for c in (*sd, *stars, *best) if c not in values]
-    if unknown:
-        raise ValueError(f"columns: got {unknown}, expected some of {list(df)}")
-    if bare := [c for c in best if c not in sd]:
-        raise ValueError(f"best: got {bare}, expected columns with an sd: {list(sd)}")
+    _refuse_unknown(df, values, sd, stars, best, blocks)
     hidden = {*sd.values(), *stars.values()}
-    known = [[None if is_missing(v) else v for v in df[c]] for c in blocks]
-    apart = list(zip(*known, strict=True)) if blocks else [()] * len(df)
-    block_rows = [
-        [i for i, block in enumerate(apart) if block == this]
-        for this in dict.fromkeys(apart)
-    ]
     columns = [c for c in df if c not in hidden]
-    called, cells = names or {}, {}
+    compared = _block_rows(df, blocks)
+    in_words, cells = names or {}, {}
     for column in columns:
-        if column not in values:
-            in_words = called.get(column, str)
-            cells[column] = [
-                Cell("" if is_missing(v) else str(in_words(v))) for v in df[column]
-            ]
-            continue
-        numbers = [_number(column, v) for v in df[column]]
-        shown = [None if v is None else f"{v * scale:z.{digits}f}" for v in numbers]
-        rounded = [None if t is None else float(t) for t in shown]
-        spread = df[sd[column]] if column in sd else [None] * len(df)
-        marks = df[stars[column]] if column in stars else [None] * len(df)
-        sds = [_number(sd.get(column, ""), s) for s in spread]
-        wides = [None if s is None else f"{s * scale:.{digits}f}" for s in sds]
-        texts = []
-        for text, s, mark in zip(shown, wides, marks, strict=True):
-            wide = "" if s is None else f" ± {s}"
-            star = "*" if not is_missing(mark) and bool(mark) else ""
-            texts.append("" if text is None else text + wide + star)
-        ranks = [0] * len(df)
-        around = [None if s is None else float(s) for s in wides]
-        for rows in block_rows if column in best else []:
-            part = _ranks([rounded[i] for i in rows], [around[i] for i in rows])
-            for i, rank in zip(rows, part, strict=True):
-                ranks[i] = rank
-        cells[column] = [Cell(t, r) for t, r in zip(texts, ranks, strict=True)]
+        if column in values:
+            spread, star = sd.get(column), stars.get(column)
+            ranked = compared if column in best else []
+            cells[column] = _number_cells(
+                df, column, spread, star, ranked, digits, scale
+            )
+        else:
+            word = in_words.get(column, str)
+            texts = ["" if is_missing(v) else str(word(v)) for v in df[column]]
+            cells[column] = [Cell(text) for text in texts]
     rows = list(zip(*cells.values(), strict=True))
     right = {i for i, column in enumerate(columns) if column in values}
     header = [str(c) for c in columns]

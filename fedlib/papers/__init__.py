@@ -121,16 +121,16 @@ def _protocol(paper: str, spec: Spec) -> Protocol:
     """
     own = PAPERS[paper][spec.dataset]
     length = {"local_epochs", "local_steps"}
-    told = spec.training.model_dump(exclude=length)
-    for each in (own, *TABLES[paper].configurations.values()):
-        if each.training.model_dump(exclude=length) == told:
-            return each
+    wanted = spec.training.model_dump(exclude=length)
+    for protocol in (own, *TABLES[paper].configurations.values()):
+        if protocol.training.model_dump(exclude=length) == wanted:
+            return protocol
     return own
 
 
 def notes(results: "Sequence[Result]", paper: str = "fedmps") -> list[Note]:
     """Return what a reader of these numbers of a paper must know, each once."""
-    found = []
+    notes_there = []
     for spec in (r.spec for r in results):
         protocol = _protocol(paper, spec)
         training = protocol.training
@@ -143,8 +143,8 @@ def notes(results: "Sequence[Result]", paper: str = "fedmps") -> list[Note]:
         if spec.net != protocol.net:
             cuts.append(f"net {spec.net} in place of {protocol.net}")
         head = f"reduced budget: {spec.dataset}"
-        found += [Note("reduced", f"{head}, {words}") for words in cuts]
+        notes_there += [Note("reduced", f"{head}, {words}") for words in cuts]
         if spec.dataset in OURS:
             text = f"{spec.dataset} is not a data set of the paper"
-            found.append(Note("not_paper_data", text))
-    return list(dict.fromkeys(found))
+            notes_there.append(Note("not_paper_data", text))
+    return list(dict.fromkeys(notes_there))

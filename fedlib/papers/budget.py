@@ -53,12 +53,12 @@ def cut(run: Spec, full: Spec) -> list[str] | None:
 
 def _rest(spec: Spec) -> dict[str, Any]:
     """Return a run's settings without its budget and its draws."""
-    found = spec.model_dump(mode="json", exclude=FREE | {"rounds", "net"})
+    rest = spec.model_dump(mode="json", exclude=FREE | {"rounds", "net"})
     for name in ("local_epochs", "local_steps"):
-        del found["training"][name]
+        del rest["training"][name]
     counted = {name.replace(" ", "_") for name in _own_lengths(spec)}
-    found["hp"] = {n: v for n, v in spec.hp.items() if n not in counted}
-    drawn = found["partition"]
+    rest["hp"] = {n: v for n, v in spec.hp.items() if n not in counted}
+    drawn = rest["partition"]
     if "shot_spread" in drawn and drawn["shot_spread"] is None:
         drawn["shot_spread"] = drawn["spread"]  # one for both, until told
-    return found
+    return rest

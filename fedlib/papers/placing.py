@@ -54,18 +54,18 @@ def labelled(runs: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
     """
     if isinstance(runs, Mapping):
         return dict(runs)
-    found = {}
+    by_label = {}
     for text in runs:
         name, hp = parsed(text)
         switches = ", ".join(v if k == "variant" else f"{k}={v}" for k, v in hp.items())
-        found[f"{registry.title(name)} ({switches})" if switches else name] = text
-    return found
+        by_label[f"{registry.title(name)} ({switches})" if switches else name] = text
+    return by_label
 
 
 def _hp_names() -> set[str]:
     """Return the names of all methods' hyper-parameters."""
     fields = (registry.method(name).hp.model_fields for name in registry.METHODS)
-    return {name for each in fields for name in each}
+    return {name for names in fields for name in names}
 
 
 def switched(paper: str, method: str, switches: Mapping[str, str]) -> tuple[dict, dict]:
@@ -148,7 +148,7 @@ def of_dataset(name: str, value: Any, dataset: str) -> Any:
     if not isinstance(value, Mapping):
         return value
     if dataset not in value:
-        table = ", ".join(f"{key}: {each}" for key, each in value.items())
+        table = ", ".join(f"{key}: {one}" for key, one in value.items())
         raise SettingError(
             f"{name} has no value for {dataset!r}; add one to {{{table}}}, or give one "
             "value for all data sets"

@@ -72,11 +72,11 @@ def _refuse_idle(training: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     SettingError
         Names what is given, and the setting that takes its place.
     """
-    whole = {**training, **given}
+    both = {**training, **given}
     instead = {}
-    if whole.get("optimiser") == "adam":
+    if both.get("optimiser") == "adam":
         instead["momentum"] = "optimiser 'adam', which has moments of its own"
-    if whole.get("local_steps") is not None:
+    if both.get("local_steps") is not None:
         instead["local_epochs"] = "local_steps, which are counted in place of epochs"
     for name, why in instead.items():
         if given.get(name) not in (None, training.get(name)):

@@ -116,10 +116,10 @@ class Study:
             )
             own.loc[own["data"] != "clients", "client_sd"] = float("nan")
             parts.append(own)
-        found = pd.concat(parts, ignore_index=True)
+        numbers_there = pd.concat(parts, ignore_index=True)
         numbers = ["last", "best", "mean_last5", "client_sd"]
-        found[numbers] *= 100
-        return self.cells.join(found[[*numbers, "best_round"]])
+        numbers_there[numbers] *= 100
+        return self.cells.join(numbers_there[[*numbers, "best_round"]])
 
     def table(
         self, value: str = "best", paper: pd.DataFrame | None = None
@@ -144,9 +144,9 @@ class Study:
         keys = self._keys()
         frame = self._named(self.frame())
         grouped = frame.groupby(keys, sort=False, dropna=False)
-        found = grouped[value].agg(mean="mean", sd="std", seeds="count")
+        over = grouped[value].agg(mean="mean", sd="std", seeds="count")
         means = grouped[["last", "client_sd"]].mean()
-        table = found.join(means).reset_index()
+        table = over.join(means).reset_index()
         table["paper"], table["paper_sd"] = float("nan"), float("nan")
         if paper is not None:
             table = _beside(table.drop(columns=["paper", "paper_sd"]), paper, keys)
@@ -171,14 +171,14 @@ class Study:
             | {**r.spec.model_dump(exclude={"partition"}), **dict(r.spec.partition)}
             for r in self.results
         ]
-        here = {f"{name} here": [each.get(name) for each in ran] for name in by}
+        here = {f"{name} here": [settings.get(name) for settings in ran] for name in by}
         mine = self._named(self.cells)[keys].assign(**here).drop_duplicates()
         there = paper.rename(columns={name: f"{name} there" for name in by})
-        found = mine.merge(there, on=["dataset", "method"])
+        joined = mine.merge(there, on=["dataset", "method"])
         for name in by:
-            wanted = found[f"{name} there"]
-            found = found[wanted.isna() | (wanted == found[f"{name} here"])]
-        return found[[*keys, *(c for c in ("mean", "sd") if c in found)]]
+            wanted = joined[f"{name} there"]
+            joined = joined[wanted.isna() | (wanted == joined[f"{name} here"])]
+        return joined[[*keys, *(c for c in ("mean", "sd") if c in joined)]]
 
     def per_domain(self, paper: pd.DataFrame) -> pd.DataFrame:
         """Return a table with a block per domain, and one of the domains' average.
@@ -202,15 +202,15 @@ class Study:
             self.cells.to_dict("records"), self.results, strict=True
         ):
             test, groups = result.spec.test, facts(cell["dataset"]).groups
-            each = 100 * result.accuracy(*result.paper_rule, test)
-            average = each.nanmean(1)
-            found = {"average": average}
+            per_client = 100 * result.accuracy(*result.paper_rule, test)
+            average = per_client.nanmean(1)
+            by_domain = {"average": average}
             if test == "groups" and groups:
-                found = dict(zip(groups, each.T, strict=True)) | found
+                by_domain = dict(zip(groups, per_client.T, strict=True)) | by_domain
             at = int(average.argmax())
             rows += [
                 {**cell, "domain": name, "best": float(a[at]), "last": float(a[-1])}
-                for name, a in found.items()
+                for name, a in by_domain.items()
             ]
         keys = ["dataset", "domain", "method"]
         grouped = pd.DataFrame(rows).groupby(keys, sort=False)
@@ -229,8 +229,8 @@ class Study:
         grouped = frame.groupby(
             ["dataset", "setting", "value", "method"], sort=False, dropna=False
         )
-        found = grouped[value].agg(accuracy="mean", sd="std").reset_index()
-        return found.assign(accuracy=found.accuracy / 100, sd=found.sd / 100)
+        over = grouped[value].agg(accuracy="mean", sd="std").reset_index()
+        return over.assign(accuracy=over.accuracy / 100, sd=over.sd / 100)
 
     def curves(self) -> pd.DataFrame:
         """Return what ``plot.curves`` draws: a panel per data set and value."""
@@ -265,8 +265,8 @@ class Study:
             if cell["setting"] and not pd.isna(cell["value"]):
                 title += f", {cell['setting']} {cell['value']}"
             parts.append(pd.DataFrame(row).assign(panel=title, method=cell["method"]))
-        whole = pd.concat(parts).dropna(subset=y)
-        grouped = whole.groupby(["panel", "method", "round"], sort=False)
+        by_round = pd.concat(parts).dropna(subset=y)
+        grouped = by_round.groupby(["panel", "method", "round"], sort=False)
         frame = grouped[y].agg(**{y: "mean", "sd": "std"}).reset_index()
         return frame if frame["sd"].notna().all() else frame.drop(columns="sd")
 
@@ -333,11 +333,11 @@ def study(paper: str, p: Mapping[str, Any], jobs: int | None = None) -> Study:
     Each is called as its cell, so that tables and curves of the results tell runs apart
     that only their training, or another setting of their text, sets apart.
     """
-    found = grid(paper, p)
-    made = run_many(found.specs, jobs)
-    pairs = zip(made, found.cells["method"], strict=True)
+    cells = grid(paper, p)
+    made = run_many(cells.specs, jobs)
+    pairs = zip(made, cells.cells["method"], strict=True)
     called = [replace(result, called=name) for result, name in pairs]
-    return Study(paper, found.cells, called)
+    return Study(paper, cells.cells, called)
 
 
 def pooled(paper: str, p: Mapping[str, Any]) -> list[Spec]:

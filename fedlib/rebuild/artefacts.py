@@ -1,31 +1,25 @@
-"""Tables and figures: which there are, what each depends on, and why one is stale."""
+"""Tables and figures: which there are, their parameters, and what they write.
+
+When one is stale, ``staleness`` says.
+"""
 
 import difflib
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from IPython.core.inputtransformer2 import TransformerManager
-
 from fedlib import papers, registry
-from fedlib.data import DATASETS, facts
+from fedlib.data import DATASETS
 from fedlib.draw.tables import plain
 from fedlib.papers import study
 from fedlib.rebuild import parameters, per_dataset, printed
 from fedlib.rebuild.parameters import Parameter
 from fedlib.rebuild.presets import read_preset
-from fedlib.runs import address, published
 from fedlib.runs.spec import SettingError, Spec, suggestion
 from fedlib.support import paths
-from fedlib.support.files import sha256, write_text
 from fedlib.support.paths import PRESETS
-from fedlib.support.sources import Code, Place, code, home, used_by
 
 SUFFIXES = {".png", ".pdf", ".csv", ".md", ".tex", ".json"}
-STAMPED = {"notebook", "parameters", "runs", "code", "sources", "data", "inputs"}
-STAMPED |= {"outputs"}
 
 
 class Artefact(NamedTuple):
@@ -129,7 +123,7 @@ def resolved(
         of_paper = papers.PAPERS.get(name.split("/")[0], DATASETS)
         values = per_dataset.resolve(known, of_paper, *layers)
         _known_preset(values["preset"])
-        for method in _listed(values, "method"):
+        for method in listed(values, "method"):
             registry.method(method)
         _refuse_picture(values, known)
         return values, study.specs_for(name, values)
@@ -192,118 +186,18 @@ def _refuse_picture(
             raise SettingError(f"picture: got no {key!r}, expected {list(own)}")
 
 
-def _listed(values: Mapping[str, Any], what: str) -> list[str]:
+def listed(values: Mapping[str, Any], what: str) -> list[str]:
     """Return the texts in a parameter ``what`` and in its plural."""
-    found = []
+    listed = []
     for value in (values.get(what), values.get(f"{what}s")):
-        found += value if isinstance(value, list) else [value]
-    return [item for item in dict.fromkeys(found) if isinstance(item, str)]
-
-
-def used(notebook: Path) -> list[Place]:
-    """Return the definitions of fedlib that a notebook's code cells use.
-
-    Raises
-    ------
-    SyntaxError
-        A cell is not Python, even after IPython's commands are translated.
-    """
-    cells = [c for c in parameters.read(notebook) if c.cell_type == "code"]
-    translate = TransformerManager().transform_cell
-    return used_by("\n".join(translate(cell.source) for cell in cells))
-
-
-def _code(artefact: Artefact, methods: set[str]) -> Code:
-    """Return the code of an artefact: of its runs, its papers' tables, its notebook."""
-    groups = {name.split("/")[0] for name in (artefact.name, *reads(artefact))}
-    chosen = groups & papers.PAPERS.keys() or papers.PAPERS.keys()
-    tables = [Place(f"{papers.__name__}.{name}", "PAPER") for name in sorted(chosen)]
-    records = [Place(registry.module(name), "METHOD") for name in sorted(methods)]
-    return code([*address.ROOTS, *tables, *records, *used(artefact.notebook)])
-
-
-def _code_hash(notebook: Path) -> str:
-    """Return a hash of the code cells; the parameters are compared by value."""
-    cells = parameters.read(notebook)
-    tagged = parameters.tagged_cell(notebook, cells)
-    code = [
-        cell.source
-        for index, cell in enumerate(cells)
-        if cell.cell_type == "code" and index != tagged
-    ]
-    return hashlib.sha256(json.dumps(code).encode()).hexdigest()[:16]
-
-
-def _runs_hash(specs: Sequence[Spec]) -> str:
-    """Return a hash of the settings of all runs, which may not be parameters."""
-    text = json.dumps(sorted(spec.model_dump_json() for spec in specs))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _data(name: str) -> list:
-    """Return what a run's numbers depend on in a data set."""
-    found = facts(name)
-    return [found.fingerprint, found.mean, found.std, found.augment]
+        listed += value if isinstance(value, list) else [value]
+    return [item for item in dict.fromkeys(listed) if isinstance(item, str)]
 
 
 def reads(artefact: Artefact) -> list[str]:
     """Return the artefacts whose output another one reads: its parameter ``reads``."""
     wanted = artefact.parameters.get("reads", [])
     return [name for name in select(wanted) if name != artefact.name] if wanted else []
-
-
-def _references(artefact: Artefact) -> list[Path]:
-    """Return the files with a paper's numbers that an artefact may read."""
-    papers = {name.split("/")[0] for name in (artefact.name, *reads(artefact))}
-    home = paths.PARAMS / "reference"
-    return [
-        path for paper in sorted(papers) for path in sorted(home.glob(f"{paper}/*.csv"))
-    ]
-
-
-def _written(name: str, preset: str) -> str:
-    """Return a hash of what an artefact has written."""
-    text = json.dumps([[path.name, sha256(path)] for path in outputs(name, preset)])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _counts_runs(artefact: Artefact) -> bool:
-    """Return whether an artefact that reads others' runs reads published ones, too."""
-    return bool(reads(artefact)) and artefact.preset != "quick"
-
-
-def _published() -> str:
-    """Return a hash of what the published runs reached."""
-    told = [[path.name, record.accuracy] for path, record in published.records()]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
-
-
-def state(artefact: Artefact) -> dict[str, Any]:
-    """Return all that an artefact depends on, as text and numbers.
-
-    Raises
-    ------
-    DataError
-        A data set is missing.
-    """
-    specs = artefact.specs
-    methods = {*_listed(artefact.parameters, "method"), *(s.method for s in specs)}
-    datasets = {*_listed(artefact.parameters, "dataset"), *(s.dataset for s in specs)}
-    built = _code(artefact, methods)
-    found = {
-        "notebook": _code_hash(artefact.notebook),
-        "parameters": artefact.parameters,
-        "runs": _runs_hash(specs),
-        "code": built.hash,
-        "sources": built.parts,
-        "data": {name: _data(name) for name in sorted(datasets)},
-        "inputs": {
-            "/".join(path.parts[-2:]): sha256(path) for path in _references(artefact)
-        }
-        | {name: _written(name, artefact.preset) for name in reads(artefact)}
-        | ({"results": _published()} if _counts_runs(artefact) else {}),
-    }
-    return json.loads(json.dumps(found))
 
 
 def outputs(name: str, preset: str) -> list[Path]:
@@ -317,14 +211,14 @@ def outputs(name: str, preset: str) -> list[Path]:
     if not folder.is_dir():
         return []
     shorts = [n.split("/")[1] for n in names() if n.startswith(f"{paper}/")]
-    found = []
+    paths_there = []
     for path in sorted(folder.iterdir()):
         claims = [
             s for s in shorts if path.name.startswith((f"{s}.", f"{s}_", f"{s}-"))
         ]
         if path.suffix in SUFFIXES and max(claims, key=len, default=None) == short:
-            found.append(path)
-    return found
+            paths_there.append(path)
+    return paths_there
 
 
 def shown(name: str, preset: str) -> str:
@@ -349,104 +243,13 @@ def shown(name: str, preset: str) -> str:
     ends: dict[Path, list[str]] = {}
     for path in files:
         ends.setdefault(path.with_suffix(""), []).append(path.suffix[1:])
-    kept = [f"{_near(base)}.{{{','.join(found)}}}" for base, found in ends.items()]
-    return "\n".join([*texts, *kept])
+    lines = [
+        f"{_near(base)}.{{{','.join(suffixes)}}}" for base, suffixes in ends.items()
+    ]
+    return "\n".join([*texts, *lines])
 
 
 def _near(path: Path) -> Path:
     """Return a path as seen from the working directory, where it is below it."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
-
-
-def _stamp_file(artefact: Artefact) -> Path:
-    """Return the stamp file of an artefact in this figures folder."""
-    place = hashlib.sha256(str(paths.figures_dir()).encode()).hexdigest()[:8]
-    stamps = paths.cache_dir() / "stamps" / artefact.preset
-    return stamps / f"{artefact.name}-{place}.json"
-
-
-def stamp(artefact: Artefact, depends: dict[str, Any], written: list[Path]) -> None:
-    """Record what an artefact was built from, and the files it wrote."""
-    record = depends | {"outputs": {path.name: sha256(path) for path in written}}
-    text = json.dumps(record, indent=1) + "\n"  # a mapping's order is that of rows
-    write_text(_stamp_file(artefact), text)
-
-
-def _stamped(artefact: Artefact) -> dict[str, Any] | None:
-    """Return the record of the last build, or None when absent or unreadable."""
-    file = _stamp_file(artefact)
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError):
-        return None
-    return found if isinstance(found, dict) and found.keys() == STAMPED else None
-
-
-def why_stale(artefact: Artefact, now: dict[str, Any] | None = None) -> list[str]:
-    """Return in words what changed since an artefact was built; empty when current.
-
-    Parameters
-    ----------
-    now : dict, optional
-        ``state(artefact)`` when the caller has it already.
-
-    Raises
-    ------
-    DataError
-        A data set is missing.
-    """
-    now = state(artefact) if now is None else now
-    then = _stamped(artefact)
-    if then is None:
-        return ["never built"]
-    words = [] if then["notebook"] == now["notebook"] else ["notebook changed"]
-    parameters_changed = _changes(then["parameters"], now["parameters"])
-    for name, (old, new) in parameters_changed:
-        words.append(f"parameter {name}: {old} -> {new}")
-    if then["runs"] != now["runs"] and not parameters_changed:
-        words.append("settings of runs changed")
-    if then["code"] != now["code"]:
-        words += _code_changes(then["sources"], now["sources"])
-    words += [
-        f"data changed: {name}" for name, _ in _changes(then["data"], now["data"])
-    ]
-    words += [
-        f"input changed: {name}" for name, _ in _changes(then["inputs"], now["inputs"])
-    ]
-    folder = paths.figures_dir() / artefact.preset / artefact.name.split("/")[0]
-    for name, content in then["outputs"].items():
-        if not (folder / name).exists():
-            words.append(f"output missing: {name}")
-        elif sha256(folder / name) != content:
-            words.append(f"output edited: {name}")
-    return words
-
-
-def _changes(then: dict, now: dict) -> list[tuple[str, tuple[str, str]]]:
-    """Return the names with a changed value, and both values as text."""
-    found = []
-    for name in sorted({*then, *now}):
-        old, new = (repr(d[name]) if name in d else "absent" for d in (then, now))
-        if old != new:
-            found.append((name, (old, new)))
-    return found
-
-
-def _code_changes(then: dict[str, str], now: dict[str, str]) -> list[str]:
-    """Return which definitions changed, by file; one that was only moved did not."""
-    changed = [name for name, part in now.items() if part not in then.values()]
-    changed += [name for name, part in then.items() if part not in now.values()]
-    by_file: dict[str, list[str]] = {}
-    for dotted in sorted(set(changed)):
-        module, _, name = dotted.rpartition(".")
-        by_file.setdefault(_shown(module), []).append(name)
-    words = [f"code changed: {file} ({', '.join(n)})" for file, n in by_file.items()]
-    return words or ["code changed: which definitions use which"]
-
-
-def _shown(module: str) -> str:
-    """Return a module's file relative to the package, ``fedlib/methods/fedmps.py``."""
-    path, file = home(module), module.replace(".", "/")
-    is_package = path is not None and path.name == "__init__.py"
-    return f"{file}/__init__.py" if is_package else f"{file}.py"

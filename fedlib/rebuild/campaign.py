@@ -70,20 +70,20 @@ def batches(names: Sequence[str] = ()) -> list[Batch]:
     SettingError
         An unknown name (the closest is suggested), or a batch that is not as ``Batch``.
     """
-    told = yaml.safe_load((paths.PARAMS / "campaign.yaml").read_text("utf-8"))
-    found = {}
-    for name, fields in told.items():
+    content = yaml.safe_load((paths.PARAMS / "campaign.yaml").read_text("utf-8"))
+    by_name = {}
+    for name, fields in content.items():
         try:
-            found[name] = Batch(**{"name": name, "artefact": name, **(fields or {})})
+            by_name[name] = Batch(**{"name": name, "artefact": name, **(fields or {})})
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
             raise SettingError(f"{name}: {where}: {first['msg']}") from error
     for name in names:
-        if name not in found:
-            hint = suggestion(name, list(found))
+        if name not in by_name:
+            hint = suggestion(name, list(by_name))
             raise SettingError(f"batch: got {name!r}; {hint}")
-    return [found[name] for name in names or found]
+    return [by_name[name] for name in names or by_name]
 
 
 def specs_of(batch: Batch) -> list[Spec]:
@@ -92,16 +92,16 @@ def specs_of(batch: Batch) -> list[Spec]:
     return list({text_of(spec): spec for spec in specs}.values())
 
 
-def _cells(spec: Spec, printed: Sequence[Printed]) -> dict[Cell, float]:
+def _cells(spec: Spec, cells: Sequence[Printed]) -> dict[Cell, float]:
     """Return whose printed numbers a run is, and how much of each it tells."""
-    found = {}
-    for cell in printed:
+    worth = {}
+    for cell in cells:
         for full, share in ((cell.own, 1.0), (cell.released, RELEASED)):
             cut = None if full is None else budget.cut(spec, full)
             if cut is not None:
                 at = cell.paper, cell.table, cell.row
-                found[at] = max(found.get(at, 0.0), share * (CUT if cut else 1))
-    return found
+                worth[at] = max(worth.get(at, 0.0), share * (CUT if cut else 1))
+    return worth
 
 
 def _state(spec: Spec) -> tuple[State, int]:
@@ -143,7 +143,7 @@ def plan(asked: Sequence[Batch]) -> list[Planned]:
     for cell in printed_accuracies():
         by_method.setdefault((cell.own.dataset, cell.own.method), []).append(cell)
     known: dict[str, dict[Cell, float]] = {}  # of runs that differ in their seeds
-    found = []
+    planned = []
     for text, spec in specs.items():
         setting = spec.model_dump_json(exclude=budget.FREE)
         if setting not in known:
@@ -151,7 +151,7 @@ def plan(asked: Sequence[Batch]) -> list[Planned]:
             known[setting] = _cells(spec, near)
         state, rounds = states[text]
         left = 1 - rounds / spec.rounds
-        found.append(
+        planned.append(
             Planned(
                 spec,
                 [batch.name for batch in members[text]],
@@ -162,7 +162,7 @@ def plan(asked: Sequence[Batch]) -> list[Planned]:
                 left * costs.expected(likeness(spec)),
             )
         )
-    return found
+    return planned
 
 
 def ordered(runs: Sequence[Planned]) -> list[Planned]:
@@ -225,14 +225,14 @@ def status(runs: Sequence[Planned], by: Literal["batch", "paper"]) -> pd.DataFra
 
 def _counted(runs: Sequence[Planned], paper: str | None) -> dict[str, int]:
     """Return how many printed numbers runs are of, and how many are had."""
-    printed, full, cut = set(), set(), set()
+    cells, full, cut = set(), set(), set()
     for run in runs:
         for cell, share in run.cells.items():
             if paper in (None, cell[0]):
-                printed.add(cell)
+                cells.add(cell)
                 if run.state == "done":
                     (full if share in (1.0, RELEASED) else cut).add(cell)
-    return {"printed": len(printed), "full": len(full), "cut": len(cut - full)}
+    return {"printed": len(cells), "full": len(full), "cut": len(cut - full)}
 
 
 @contextmanager
@@ -264,7 +264,7 @@ def run(
     """Compute the missing runs of batches, and publish each when it is done.
 
     This process and those it starts take the lowest priority. Runs that are cut off
-    keep their checkpoints, and the next call goes on from there.
+    keep their checkpoints, and the next call continues from there.
 
     Parameters
     ----------

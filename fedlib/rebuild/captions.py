@@ -28,7 +28,7 @@ def budget(about: Mapping[str, Any], spread: bool = False) -> str:
     spread : bool
         Whether the picture shows a standard deviation over seeds.
     """
-    titles = {each["name"]: each["title"] for each in about["data"]}
+    titles = {part["name"]: part["title"] for part in about["data"]}
     cuts: dict[str, list[str]] = {name: [] for name in titles}
     others, own = [], []
     for note in about["notes"]:
@@ -44,10 +44,10 @@ def budget(about: Mapping[str, Any], spread: bool = False) -> str:
     said = []
     for name, title in titles.items():
         rounds = {run["rounds"] for run in about["runs"] if run["dataset"] == name}
-        told = cuts[name]
-        if rounds and not any(" rounds" in each for each in [*told, *own]):
-            told = [f"{max(rounds)} rounds", *told]
-        said.append(": ".join(filter(None, [title, ", ".join(told)])))
+        words = cuts[name]
+        if rounds and not any(" rounds" in part for part in [*words, *own]):
+            words = [f"{max(rounds)} rounds", *words]
+        said.append(": ".join(filter(None, [title, ", ".join(words)])))
     said += own
     seeds = len(about["seeds"])
     if seeds:
@@ -58,7 +58,7 @@ def budget(about: Mapping[str, Any], spread: bool = False) -> str:
     if alike := untrained(about["runs"]):
         said.append(f"not trained enough to differ in any digit: {', '.join(alike)}")
     text = "; ".join(said) + "." if said else ""
-    return re.sub(r"\w+", lambda found: _net(found[0]), text)
+    return re.sub(r"\w+", lambda match: _net(match[0]), text)
 
 
 def _net(word: str) -> str:
@@ -72,7 +72,7 @@ def untrained(runs: list[dict[str, Any]]) -> list[str]:
     is said of methods that do so in all their runs.
     """
     groups: dict[tuple, dict[str, bool]] = {}
-    told: dict[str, list[bool]] = {}
+    by_method: dict[str, list[bool]] = {}
     for run in runs:
         if not run.get("accuracy"):
             return []
@@ -82,5 +82,5 @@ def untrained(runs: list[dict[str, Any]]) -> list[str]:
         groups.setdefault(same, {})[run["method"]] = True
     for methods in groups.values():
         for method in methods:
-            told.setdefault(method, []).append(len(methods) > 1)
-    return [registry.title(method) for method, alike in told.items() if all(alike)]
+            by_method.setdefault(method, []).append(len(methods) > 1)
+    return [registry.title(method) for method, alike in by_method.items() if all(alike)]

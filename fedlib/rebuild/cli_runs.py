@@ -38,10 +38,10 @@ def _chosen(names: Sequence[str], preset: str) -> "list[Stored]":
 
     keys = [name for name in names if not set(name) - set("0123456789abcdef")]
     rest = [name for name in names if name not in keys]
-    found = {run.key: run for run in stored.select(keys)} if keys or not names else {}
+    by_key = {run.key: run for run in stored.select(keys)} if keys or not names else {}
     for artefact in select(rest) if rest else ():
-        found |= {run.key: run for run in stored.of(prepare(artefact, preset).specs)}
-    return list(found.values())
+        by_key |= {run.key: run for run in stored.of(prepare(artefact, preset).specs)}
+    return list(by_key.values())
 
 
 @click.group("runs")
@@ -85,26 +85,27 @@ def show_run(name: str) -> None:
     from fedlib.runs.spec import Spec
 
     (run,) = stored.select([name])
-    told = dict(run.told)
-    spec = told.pop("spec")
+    record = dict(run.told)
+    spec = record.pop("spec")
     stale = stored.why_stale(run.told)
     click.echo(f"{run}\nin {run.where}; {f'stale: {stale}' if stale else 'current'}")
     click.echo(f"settings: {json.dumps(spec, ensure_ascii=False)}")
     for part in ("device", "kernel", "versions", "code", "data", "timing"):
-        if told.get(part):
-            value = told[part]
+        if record.get(part):
+            value = record[part]
             click.echo(
                 f"{part}: {value if isinstance(value, str) else json.dumps(value)}"
             )
     summary = Result(Spec.model_validate(spec), run.key, run.log()).summary()
-    named = ["model", "rule", "data", "last", "best", "best_round", "over", "who"]
-    shown = summary[named]
+    columns = ["model", "rule", "data", "last", "best", "best_round", "over", "who"]
+    shown = summary[columns]
     click.echo((shown.assign(paper=summary["is_paper_rule"])).round(4).to_string())
-    for each in told.get("vouchers", []):
+    for voucher in record.get("vouchers", []):
+        codes = f"code {voucher['code_before']} -> {voucher['code_after']}"
         click.echo(
-            f"{each['date']}: code {each['code_before']} -> {each['code_after']}, "
-            f"{each['rounds']} rounds played, largest difference "
-            f"{each['largest_difference']:g}, tolerance {each['tolerance']:g}"
+            f"{voucher['date']}: {codes}, "
+            f"{voucher['rounds']} rounds played, largest difference "
+            f"{voucher['largest_difference']:g}, tolerance {voucher['tolerance']:g}"
         )
 
 
@@ -188,8 +189,8 @@ def verify_runs(
     from fedlib.runs import adoption
     from fedlib.runs.stored import why_stale
 
-    found = [run for run in _chosen(names, preset) if not why_stale(run.told)]
-    drawn = random.sample(found, min(sample or len(found), len(found)))
+    current = [run for run in _chosen(names, preset) if not why_stale(run.told)]
+    drawn = random.sample(current, min(sample or len(current), len(current)))
     _tell(adoption.verify(drawn, rounds, _processes(jobs)), ("same", "stale"))
 
 

@@ -70,18 +70,18 @@ def picture(name: str) -> Path | None:
 
 def ran(about: dict[str, Any]) -> str:
     """Return in words what is committed: data, runs, seeds, and what is reduced."""
-    data = ", ".join(sorted({each["title"] for each in about["data"]}))
+    data = ", ".join(sorted({entry["title"] for entry in about["data"]}))
     runs, seeds, notes = about["runs"], about["seeds"], about["notes"]
     rounds = sum(run["rounds"] for run in runs)
-    told = [data] if data else []
-    told.append(size(len(runs), rounds) if runs else "no run is made")
+    words = [data] if data else []
+    words.append(size(len(runs), rounds) if runs else "no run is made")
     if len(seeds) == 1:
-        told.append(f"**one seed** ({seeds[0]}) and so no spread")
+        words.append(f"**one seed** ({seeds[0]}) and so no spread")
     elif seeds:
-        told.append(f"{len(seeds)} seeds ({', '.join(map(str, seeds))})")
+        words.append(f"{len(seeds)} seeds ({', '.join(map(str, seeds))})")
     cut = [n["text"].partition(": ")[2] for n in notes if n["kind"] == "reduced"]
     remarks = [n["text"] for n in notes if n["kind"] != "reduced"]
-    parts = ["; ".join(told), *([f"Reduced: {'; '.join(cut)}"] if cut else [])]
+    parts = ["; ".join(words), *([f"Reduced: {'; '.join(cut)}"] if cut else [])]
     return ". ".join([*parts, *(text[:1].upper() + text[1:] for text in remarks)]) + "."
 
 
@@ -95,12 +95,12 @@ def _cost(name: str, preset: str) -> str:
     specs = distinct(prepare(name, preset).specs)
     if not specs:
         return "no run beforehand, its cells do all"
-    told = size(len(specs), sum(spec.rounds for spec in specs))
+    words = size(len(specs), sum(spec.rounds for spec in specs))
     rough = [roughly(spec) for spec in specs]
     if None in rough:
-        return told
+        return words
     seconds = sum(seconds for seconds in rough if seconds is not None)
-    return f"{told}, roughly {duration(seconds)} of training on one core"
+    return f"{words}, roughly {duration(seconds)} of training on one core"
 
 
 def planned(name: str) -> str:
@@ -111,7 +111,7 @@ def planned(name: str) -> str:
         return said
     given = yaml.safe_load(text)
     data = given.get("datasets") or [given["dataset"]]
-    return ", ".join(DATASETS[each].title for each in data)
+    return ", ".join(DATASETS[dataset].title for dataset in data)
 
 
 def _paper(name: str) -> str:
@@ -132,7 +132,7 @@ def links(name: str) -> str:
     of_paper = paper in PAPERS
     lessons = [paper] if of_paper else []
     lessons += [LESSONS[name]] if name in LESSONS else []
-    taught = ", ".join(f"[{each}](../../learn/{each}.ipynb)" for each in lessons)
+    taught = ", ".join(f"[{lesson}](../../learn/{lesson}.ipynb)" for lesson in lessons)
     file = f"fedlib/methods/{paper}.py" if of_paper else FILES[name]
     parts = [f"Printed in {_paper(name)}"] if of_paper else []
     parts += [f"taught in {taught}", f"computed by [{file}]({UP}{file})"]

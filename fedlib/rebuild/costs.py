@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from fedlib.data import DataError
-from fedlib.rebuild import artefacts
+from fedlib.rebuild import staleness
 from fedlib.rebuild.artefacts import Artefact, prepare, select
 from fedlib.runs import runner, shapes, timings
 from fedlib.runs.cost import kind
@@ -27,8 +27,8 @@ def distinct(specs: Sequence[Spec]) -> list[Spec]:
 
 def roughly(spec: Spec) -> float | None:
     """Return the seconds of a whole run by its shapes alone; None: nothing is known."""
-    each = shapes.seconds_per_round(spec)
-    return None if each is None else spec.rounds * each
+    per_round = shapes.seconds_per_round(spec)
+    return None if per_round is None else spec.rounds * per_round
 
 
 class Speeds:
@@ -154,7 +154,7 @@ def standing(name: str, preset: str) -> tuple[str, str]:
     artefact = prepare(name, preset)
     specs = distinct(artefact.specs)
     try:
-        reasons = artefacts.why_stale(artefact)
+        reasons = staleness.why_stale(artefact)
     except DataError:
         return "no data", "?" if specs else "0 s"
     state = "never" if reasons == ["never built"] else "stale"

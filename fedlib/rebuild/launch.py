@@ -21,7 +21,7 @@ def main(place: str, connection: str) -> None:
         talk.sendall(f"{asked}\n".encode())
         pid = int(talk.recv(32))
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda found, _: os.kill(pid, found))
+            signal.signal(number, lambda caught, _: os.kill(pid, caught))
         while talk.recv(1):
             continue
 

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from typing import Any, Literal, NamedTuple
 
 from fedlib.data import DataError
-from fedlib.rebuild import artefacts
+from fedlib.rebuild import artefacts, staleness
 from fedlib.rebuild.artefacts import Artefact, prepare, select
 from fedlib.rebuild.costs import Speeds, distinct, duration
 from fedlib.rebuild.execute import Execute, Executed, executing, message
@@ -49,7 +49,7 @@ def why_stale(
         A data set is missing.
     """
     (only,) = select([name])
-    return artefacts.why_stale(prepare(only, preset, overrides))
+    return staleness.why_stale(prepare(only, preset, overrides))
 
 
 def rebuild(
@@ -115,7 +115,7 @@ def rebuild(
     chosen = [prepare(name, preset, overrides) for name in select(names)]
     chosen.sort(key=lambda artefact: bool(artefacts.reads(artefact)))  # those at last
     speeds = Speeds(chosen) if dry_run else None
-    found: dict[str, Outcome] = {}
+    by_name: dict[str, Outcome] = {}
     due = [] if dry_run else _due(chosen, force)
     progress = Progress(due, jobs, echo)
     count = min(jobs, len(chosen))
@@ -123,15 +123,15 @@ def rebuild(
         started: list[_Started] = []
         for artefact in chosen:
             if artefacts.reads(artefact):
-                _collect(started, found, progress, wait_for=True)
+                _collect(started, by_name, progress, wait_for=True)
             begun = _begin(artefact, jobs, cluster, force, speeds, progress, execute)
             if isinstance(begun, Outcome):
-                found[artefact.name] = begun
+                by_name[artefact.name] = begun
             else:
                 started.append(begun)
-            _collect(started, found, progress, wait_for=False)
-        _collect(started, found, progress, wait_for=True)
-    return [found[artefact.name] for artefact in chosen]
+            _collect(started, by_name, progress, wait_for=False)
+        _collect(started, by_name, progress, wait_for=True)
+    return [by_name[artefact.name] for artefact in chosen]
 
 
 def _proven(
@@ -188,8 +188,8 @@ def _begin(
     missing: list[Spec] = []
     echo = progress.say
     try:
-        now = artefacts.state(artefact)
-        reasons = artefacts.why_stale(artefact, now)
+        now = staleness.state(artefact)
+        reasons = staleness.why_stale(artefact, now)
         reasons = ["forced"] if force and not reasons else reasons
         if not reasons:
             echo(f"{name}: current")
@@ -212,14 +212,14 @@ def _begin(
         with published.unread() if models else nullcontext():
             many.run_many(every, jobs, progress.count, cluster)
     except Exception as error:  # reported with the outcome, so that the others go on
-        seconds, told = time.perf_counter() - begun, message(artefact, error)
+        seconds, words = time.perf_counter() - begun, message(artefact, error)
         if speeds is not None and isinstance(error, DataError):
             count = len(distinct(artefact.specs))
-            echo(f"{name}: {count} runs; data missing: {told}")
+            echo(f"{name}: {count} runs; data missing: {words}")
             return Outcome(name, "planned", ["data missing"], seconds)
-        echo(f"{name}: failed: {told}")
+        echo(f"{name}: failed: {words}")
         progress.give_up(artefact, missing)
-        return Outcome(name, "failed", reasons, seconds, told)
+        return Outcome(name, "failed", reasons, seconds, words)
     seconds = time.perf_counter() - begun
     progress.execute()
     notebook = execute(artefact)
@@ -229,7 +229,7 @@ def _begin(
 
 def _collect(
     started: list[_Started],
-    found: dict[str, Outcome],
+    outcomes: dict[str, Outcome],
     progress: Progress,
     *,
     wait_for: bool,
@@ -248,21 +248,21 @@ def _collect(
         seconds = one.seconds + done.seconds
         if done.error:
             progress.say(f"{name}: failed: {done.error}")
-            found[name] = Outcome(name, "failed", one.reasons, seconds, done.error)
+            outcomes[name] = Outcome(name, "failed", one.reasons, seconds, done.error)
             continue
-        artefacts.stamp(one.artefact, one.now, done.written)
+        staleness.stamp(one.artefact, one.now, done.written)
         progress.say(f"{name}: built in {duration(seconds)}")
-        found[name] = Outcome(name, "built", one.reasons, seconds)
+        outcomes[name] = Outcome(name, "built", one.reasons, seconds)
 
 
 def _due(chosen: Sequence[Artefact], force: bool) -> list[Artefact]:
     """Return the artefacts that will be built, as far as can be told now."""
-    found = []
+    due = []
     for artefact in chosen:
         try:
-            reads = found and artefacts.reads(artefact)
-            if force or reads or artefacts.why_stale(artefact):
-                found.append(artefact)
+            reads = due and artefacts.reads(artefact)
+            if force or reads or staleness.why_stale(artefact):
+                due.append(artefact)
         except Exception:  # noqa: S112 - the artefact itself reports this
             continue
-    return found
+    return due

@@ -153,8 +153,8 @@ def show(*functions: Callable[..., Any]) -> None:
 def check(value: Any, near: float, tol: float, label: str = "") -> None:
     """Print a value beside the one that the text was written for.
 
-    A value that is further away, or is NaN, is told as such, and the notebook goes on:
-    a changed parameter empties no page. Under ``FEDLIB_CI`` it is an error.
+    A value that is further away, or is NaN, is told as such, and the notebook
+    continues: a changed parameter empties no page. Under ``FEDLIB_CI`` it is an error.
 
     Raises
     ------
@@ -206,16 +206,16 @@ def _assigned(source: str) -> list[str]:
         body = ast.parse(source).body
     except SyntaxError:  # the kernel keeps cells that it refused, too
         return []
-    found = []
+    names = []
     for line in body:
         match line:
             case ast.Assign(targets=[ast.Name(id=name)]):
-                found.append(name)
+                names.append(name)
             case ast.AnnAssign(target=ast.Name(id=name)):
-                found.append(name)
+                names.append(name)
             case _:
                 return []
-    return found
+    return names
 
 
 def settings(namespace: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -418,9 +418,9 @@ class Artefact:
         text = json.dumps(
             content, indent=1, sort_keys=True, ensure_ascii=False, default=_plain
         )
-        for each in _texts(json.loads(text)):
-            if found := private_path(each):
-                raise ValueError(f"settings, notes: got a path below {found}")
+        for part in _texts(json.loads(text)):
+            if private := private_path(part):
+                raise ValueError(f"settings, notes: got a path below {private}")
         base = figures_dir() / self.preset / self.paper / self.name
         write_text(base.with_name(f"{base.name}.json"), text + "\n")
         for fig, df, path in self._drawn:
@@ -434,10 +434,10 @@ def _texts(content: Any) -> Iterator[str]:
     if isinstance(content, str):
         yield content
     elif isinstance(content, dict | list):
-        for each in content:
-            yield from _texts(each)
-        for each in content.values() if isinstance(content, dict) else ():
-            yield from _texts(each)
+        for part in content:
+            yield from _texts(part)
+        for part in content.values() if isinstance(content, dict) else ():
+            yield from _texts(part)
 
 
 def artefact(paper: str, name: str, preset: str) -> Artefact:

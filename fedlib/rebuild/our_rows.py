@@ -68,23 +68,23 @@ def row_of(source: Source, wanted: pd.Series, there: pd.DataFrame) -> pd.Series 
     for name, value in equal.items():
         if not pd.isna(value):
             same = same & _equal(there[name], value)
-    found = there[same].dropna(subset=[source.theirs, source.ours])
+    hits = there[same].dropna(subset=[source.theirs, source.ours])
     if "value" in there:
         protocol = _protocol(source.paper, wanted["dataset"])
-        rows = found[["setting", "value"]].to_dict("records")
+        rows = hits[["setting", "value"]].to_dict("records")
         swept = [_swept(row, wanted, protocol) for row in rows]
-        found = found.loc[np.array(swept, bool)]
+        hits = hits.loc[np.array(swept, bool)]
     where = f"{source.paper}/{source.table}: {source.column} {wanted['number']}"
-    if found[source.ours].nunique() > 1:
+    if hits[source.ours].nunique() > 1:
         raise ValueError(
-            f"{where} has the settings of {len(found)} rows of what its notebook wrote"
+            f"{where} has the settings of {len(hits)} rows of what its notebook wrote"
         )
-    told = pd.to_numeric(found[source.theirs], "coerce")
-    if not np.isclose(told, wanted["number"]).all():
+    theirs = pd.to_numeric(hits[source.theirs], "coerce")
+    if not np.isclose(theirs, wanted["number"]).all():
         raise ValueError(
-            f"{where}: its notebook wrote {told.iloc[0]} beside these settings"
+            f"{where}: its notebook wrote {theirs.iloc[0]} beside these settings"
         )
-    return found.iloc[0] if len(found) else None
+    return hits.iloc[0] if len(hits) else None
 
 
 def _protocol(paper: str, dataset: str) -> dict[str, Any]:
@@ -109,11 +109,13 @@ def _swept(row: Mapping[str, Any], wanted: pd.Series, protocol: dict) -> bool:
     name = {"scheme": "partition"}.get(row["setting"], row["setting"])
     own = {} if pd.isna(row["value"]) else {name: row["value"]}
     for name, value in (protocol | own).items():
-        told = wanted.get(name)
-        if pd.isna(told):
+        asked = wanted.get(name)
+        if pd.isna(asked):
             continue
         same = (
-            value == told if isinstance(told, str) else np.isclose(float(value), told)
+            value == asked
+            if isinstance(asked, str)
+            else np.isclose(float(value), asked)
         )
         if not same:
             return False

@@ -62,15 +62,15 @@ def runs(preset: str) -> dict[str, list[Run]]:
     written: list[tuple[str, str, dict, Mapping[str, Any] | None]] = []
     for path in sorted((figures_dir() / preset).glob("*/*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
-        for each in record.get("runs", []):
-            if "spec" in each:
+        for run in record.get("runs", []):
+            if "spec" in run:
                 name = record["artefact"]
-                told = each["spec"], each.get("accuracy")
-                written.append((name, f"{preset}/{name}", *told))
+                fields = run["spec"], run.get("accuracy")
+                written.append((name, f"{preset}/{name}", *fields))
     for path, record in published.records() if preset != "quick" else ():
         where = "/".join(path.parts[-3:])
         written.append((PUBLISHED, where, record.spec, record.accuracy))
-    found: dict[str, list[Run]] = {}
+    by_dataset: dict[str, list[Run]] = {}
     for name, where, settings, accuracy in written:
         if accuracy is None:
             continue
@@ -78,8 +78,8 @@ def runs(preset: str) -> dict[str, list[Run]]:
             spec = Spec.of(**settings)
         except SettingError as error:
             raise ValueError(f"{where}: {error}") from error
-        found.setdefault(spec.dataset, []).append(Run(name, spec, accuracy))
-    return found
+        by_dataset.setdefault(spec.dataset, []).append(Run(name, spec, accuracy))
+    return by_dataset
 
 
 def text_of(source: Accuracies, wanted: Mapping[str, Any]) -> str | None:
@@ -144,18 +144,22 @@ class Printed(NamedTuple):
 
 def printed_accuracies() -> list[Printed]:
     """Return every accuracy that a paper prints and that a run can be of."""
-    found = []
+    numbers = []
     for source in SOURCES:
         if not isinstance(source, Accuracies):
             continue
         table = reference(source.paper, source.table)
         for number, row in enumerate(table.to_dict("records")):
-            told = {name: value for name, value in row.items() if not pd.isna(value)}
-            own = setting(source, told) if "mean" in told else None
+            settings = {
+                name: value for name, value in row.items() if not pd.isna(value)
+            }
+            own = setting(source, settings) if "mean" in settings else None
             if own is not None:
-                released = setting(source, told, "reference")
-                found.append(Printed(source.paper, source.table, number, own, released))
-    return found
+                released = setting(source, settings, "reference")
+                numbers.append(
+                    Printed(source.paper, source.table, number, own, released)
+                )
+    return numbers
 
 
 def _number(run: Run, source: Accuracies, domain: str | None) -> float | None:

@@ -120,10 +120,10 @@ class Pace:
     def _notebook(self, now: float) -> float:
         """Return the seconds of a notebook; those that take longer tell it as well."""
         known = self._executed
-        each = sum(known) / len(known) if known else NOTEBOOK
+        mean = sum(known) / len(known) if known else NOTEBOOK
         under_way = [(1 + LATE) * (now - start) for start in self._executing.starts]
-        whole = [*known, *(max(each, seconds) for seconds in under_way)]
-        return sum(whole) / len(whole) if whole else each
+        seconds_of_all = [*known, *(max(mean, seconds) for seconds in under_way)]
+        return sum(seconds_of_all) / len(seconds_of_all) if seconds_of_all else mean
 
     def left(self, now: float) -> float | None:
         """Return the seconds until the end; None before enough is done to tell.
@@ -132,18 +132,18 @@ class Pace:
         between two events; what takes longer than expected is nearly done.
         """
         done = self._running.worked + self._executing.worked
-        each = self._notebook(now)
+        of_notebook = self._notebook(now)
         todo = 0.0
         for lane, expected in (
             (self._running, [self._expected(name) for name in self.runs]),
-            (self._executing, [each] * self.notebooks),
+            (self._executing, [of_notebook] * self.notebooks),
         ):
             extra = lane.overhead()
             expected = [seconds + extra for seconds in expected]
             spent = sorted(now - start for start in lane.starts)[::-1]
             todo += sum(expected[len(spent) :]) + sum(
-                max(whole - so_far, LATE * so_far)
-                for whole, so_far in zip(expected, spent, strict=False)
+                max(total - so_far, LATE * so_far)
+                for total, so_far in zip(expected, spent, strict=False)
             )
             done += sum(spent)
         measured = self._costs or self._executed

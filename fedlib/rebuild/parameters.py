@@ -77,7 +77,7 @@ def plain(values: Mapping[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(values, allow_nan=False))
 
 
-def _refuse_stray(name: str, whole: Any, part: Any) -> None:
+def _refuse_stray(name: str, value: Any, part: Any) -> None:
     """Raise where some part of a value has no type in JSON."""
     match part:
         case None | bool() | str():
@@ -89,13 +89,13 @@ def _refuse_stray(name: str, whole: Any, part: Any) -> None:
             pass
         case list():
             for inner in part:
-                _refuse_stray(name, whole, inner)
+                _refuse_stray(name, value, inner)
         case dict() if all(isinstance(key, str) for key in part):
             for inner in part.values():
-                _refuse_stray(name, whole, inner)
+                _refuse_stray(name, value, inner)
         case _:
             raise SettingError(
-                f"{name}: got {whole!r}, in which {part!r} is of type "
+                f"{name}: got {value!r}, in which {part!r} is of type "
                 f"{type(part).__name__}; expected {PLAIN}, with text for keys"
             )
 
@@ -132,16 +132,16 @@ def tagged_cell(notebook: Path, cells: Sequence[Cell]) -> int:
     SettingError
         There is none, or more than one.
     """
-    found = [
+    tagged = [
         index
         for index, cell in enumerate(cells)
         if cell.cell_type == "code" and TAG in cell.tags
     ]
-    if len(found) != 1:
+    if len(tagged) != 1:
         raise SettingError(
-            f"{notebook.name}: got {len(found)} cells tagged {TAG!r}, expected one"
+            f"{notebook.name}: got {len(tagged)} cells tagged {TAG!r}, expected one"
         )
-    return found[0]
+    return tagged[0]
 
 
 def declared(notebook: Path) -> dict[str, Parameter]:
@@ -180,7 +180,7 @@ def declared_in(
         raise SettingError(
             f"{notebook.name}: parameters line {error.lineno}: {error.msg}"
         ) from error
-    found = {}
+    declared = {}
     for line in body:
         match line:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.expr() as value):
@@ -195,8 +195,8 @@ def declared_in(
             if literal:
                 raise _not_literal(notebook, line) from error
             default, annotation = None, ""
-        found[name] = parameter(name, default, annotation)
-    return found
+        declared[name] = parameter(name, default, annotation)
+    return declared
 
 
 def _not_literal(notebook: Path, line: ast.stmt) -> SettingError:
@@ -219,8 +219,8 @@ def parameter(name: str, default: Any, annotation: str) -> Parameter:
     samples = [SAMPLES[kind] for kind in kinds if kind in SAMPLES]
     sample = samples[0] if samples else default
     optional = default is None or "None" in kinds
-    found = Parameter(default, sample, optional, annotation)
-    return found._replace(default=coerced(name, default, found))
+    made = Parameter(default, sample, optional, annotation)
+    return made._replace(default=coerced(name, default, made))
 
 
 def coerced(name: str, value: Any, parameter: Parameter) -> Any:

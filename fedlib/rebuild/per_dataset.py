@@ -74,10 +74,10 @@ def _chosen(known: Mapping[str, Parameter], *layers: Mapping[str, Any]) -> list[
     """Return the data sets that ``dataset`` or ``datasets`` name."""
     asked = {name: known[name] for name in ("dataset", "datasets") if name in known}
     given = [{n: layer[n] for n in asked if n in layer} for layer in layers]
-    found = []
+    chosen = []
     for value in parameters.resolve(asked, *given).values():
-        found += value if isinstance(value, list) else [value]
-    return list(dict.fromkeys(found))
+        chosen += value if isinstance(value, list) else [value]
+    return list(dict.fromkeys(chosen))
 
 
 def _by_dataset(default: Any) -> bool:
@@ -87,21 +87,21 @@ def _by_dataset(default: Any) -> bool:
 def _each(name: str, parameter: Parameter) -> Parameter:
     """Return what a single value of a table is, by its annotation and its default."""
     value = next(iter(parameter.default.values()))
-    found = re.fullmatch(r"dict\[str, (.+)\]", parameter.annotation)
-    return parameters.parameter(name, value, found[1] if found else "")
+    match = re.fullmatch(r"dict\[str, (.+)\]", parameter.annotation)
+    return parameters.parameter(name, value, match[1] if match else "")
 
 
-def _spread(name: str, value: Any, each: Parameter, datasets: Sequence[str]) -> Any:
+def _spread(name: str, value: Any, single: Parameter, datasets: Sequence[str]) -> Any:
     """Return a table of values in their type, whether one was given or a value."""
     value = parameters.unpacked(value)
     if not isinstance(value, dict):
-        one = parameters.coerced(name, value, each)
+        one = parameters.coerced(name, value, single)
         return dict.fromkeys(datasets, one)
     for key in value:
         if key not in DATASETS:
             hint = suggestion(str(key), list(DATASETS))
             raise SettingError(f"{name}: got a value for {key!r}; {hint}")
     return {
-        key: parameters.coerced(f"{name} of {key}", item, each)
+        key: parameters.coerced(f"{name} of {key}", item, single)
         for key, item in value.items()
     }

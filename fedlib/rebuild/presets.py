@@ -46,15 +46,15 @@ def read_preset(file: Path) -> dict[str, Any]:
     if len(content) > MOST_BYTES:
         raise SettingError(f"{shown}: larger than {MOST_BYTES} bytes; refused")
     try:
-        found = read_yaml(shown, content.decode("utf-8"))
+        table = read_yaml(shown, content.decode("utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SettingError(f"{shown}: not YAML: {error}") from error
-    if found is None:
+    if table is None:
         return {}
-    if not isinstance(found, dict):
-        got = type(found).__name__
+    if not isinstance(table, dict):
+        got = type(table).__name__
         raise SettingError(f"{shown}: got a {got}, expected lines of name: value")
-    return found
+    return table
 
 
 def read_yaml(shown: str, text: str) -> Any:

@@ -29,12 +29,12 @@ def elsewhere() -> dict[str, Elsewhere]:
 
 def said(name: str) -> str:
     """Return where a printed figure or table is; empty where nothing is known of it."""
-    found = elsewhere().get(name)
-    if found is None:
+    place = elsewhere().get(name)
+    if place is None:
         return ""
-    if not found.instead:
-        return f"{name} has no notebook: {found.why}"
-    return f"{name} is in {found.instead} ({found.why})"
+    if not place.instead:
+        return f"{name} has no notebook: {place.why}"
+    return f"{name} is in {place.instead} ({place.why})"
 
 
 def described(picture: str) -> str:

@@ -122,13 +122,13 @@ class Progress:
 
 def _missing(specs: Sequence[Spec]) -> list[Spec]:
     """Return the runs that are not on disk; those without data are left out."""
-    found = []
+    missing = []
     for spec in specs:
         try:
-            found += runner.pending([spec])
+            missing += runner.pending([spec])
         except DataError:
             continue  # the artefact itself reports this
-    return found
+    return missing
 
 
 def _timed(

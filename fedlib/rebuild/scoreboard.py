@@ -66,11 +66,11 @@ def _labels(table: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
 
     A setting that a data set has throughout is not told.
     """
-    named = [name for name in SETTINGS if name in table]
+    there = [name for name in SETTINGS if name in table]
     within = table.groupby("dataset" if "dataset" in table else [0] * len(table))
     settings = [
         name
-        for name in named
+        for name in there
         if table[name].nunique(dropna=False) > 1
         and (name == "dataset" or (within[name].nunique(dropna=False) > 1).any())
     ]
@@ -143,7 +143,7 @@ def _cells(source: Origin, figures: Path, ran: Mapping[str, list[Run]]) -> pd.Da
     numbers = pd.to_numeric(table[column])
     sd = table["sd"] if "sd" in table and column == "mean" else float("nan")
     mark = table["mark"] if "mark" in table else pd.Series(pd.NA, table.index)
-    found = pd.DataFrame(
+    board = pd.DataFrame(
         {
             **{"paper": source.paper, "table": source.table, "column": column},
             "dataset": table["dataset"] if "dataset" in table else "",
@@ -154,20 +154,20 @@ def _cells(source: Origin, figures: Path, ran: Mapping[str, list[Run]]) -> pd.Da
     ours = (
         _by_runs(source, table, ran) if runs_of_it else _by_rows(source, table, figures)
     )
-    found = found.join(pd.DataFrame(ours, table.index))
-    found.insert(11, "gap", found["ours"] - found["number"])
-    told = runs_of_it and source.sd_over == "runs"
-    wide = found["sd"] if told else [float("nan")] * len(found)
-    pairs = zip(found["number"], wide, strict=True)
-    found.insert(12, "near", [_near(kind, number, sd) for number, sd in pairs])
-    found["state"] = np.select(
+    board = board.join(pd.DataFrame(ours, table.index))
+    board.insert(11, "gap", board["ours"] - board["number"])
+    over_runs = runs_of_it and source.sd_over == "runs"
+    wide = board["sd"] if over_runs else [float("nan")] * len(board)
+    pairs = zip(board["number"], wide, strict=True)
+    board.insert(12, "near", [_near(kind, number, sd) for number, sd in pairs])
+    board["state"] = np.select(
         [
             mark.eq("unavailable").fillna(False).astype(bool),
-            found.pop("absent"),
-            found["ours"].isna() & found["reference"].notna(),
-            found["ours"].isna(),
-            found["reduced"] & (kind != "exact"),
-            found["gap"].abs() <= found["near"] + 1e-9,
+            board.pop("absent"),
+            board["ours"].isna() & board["reference"].notna(),
+            board["ours"].isna(),
+            board["reduced"] & (kind != "exact"),
+            board["gap"].abs() <= board["near"] + 1e-9,
         ],
         [
             *("not available", "not implemented", "reference only", "not run"),
@@ -175,13 +175,13 @@ def _cells(source: Origin, figures: Path, ran: Mapping[str, list[Run]]) -> pd.Da
         ],
         "off",
     )
-    kept = found["number"].notna() | (found["state"] == "not available")
-    return found.assign(mark=mark.astype("string"))[kept]
+    counts = board["number"].notna() | (board["state"] == "not available")
+    return board.assign(mark=mark.astype("string"))[counts]
 
 
-def _words(found: Found) -> str:
+def _words(runs_there: Found) -> str:
     """Return a budget in words: what was cut, or ``full``; empty without a run."""
-    return ", ".join(found.cut) or ("full" if found.seeds else "")
+    return ", ".join(runs_there.cut) or ("full" if runs_there.seeds else "")
 
 
 def _by_runs(
@@ -190,16 +190,18 @@ def _by_runs(
     """Return what runs of each row's setting reached, whatever artefact made them."""
     rows = []
     for wanted in table.to_dict("records"):
-        told = {name: value for name, value in wanted.items() if not pd.isna(value)}
-        text = our_runs.text_of(source, told)
+        settings = {name: value for name, value in wanted.items() if not pd.isna(value)}
+        text = our_runs.text_of(source, settings)
         method = None if text is None else placing.parsed(text)[0]
-        there = ran.get(told["dataset"], [])
+        there = ran.get(settings["dataset"], [])
         there = [run for run in there if run.spec.method == method]
         own = released = Found()
-        if there and "mean" in told:
-            own = our_runs.reached(source, told, our_runs.setting(source, told), there)
-            other = our_runs.setting(source, told, "reference")
-            released = our_runs.reached(source, told, other, there)
+        if there and "mean" in settings:
+            own = our_runs.reached(
+                source, settings, our_runs.setting(source, settings), there
+            )
+            other = our_runs.setting(source, settings, "reference")
+            released = our_runs.reached(source, settings, other, there)
         shown = own if own.seeds else released
         words = _words(shown)
         if own.seeds and released.seeds and own.cut != released.cut:
@@ -262,18 +264,18 @@ def summary(board: pd.DataFrame) -> pd.DataFrame:
 
 def printed(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table for readers, headers in words."""
-    named = table.copy()
-    if "table" in named:
-        named["table"] = named["table"].str.removeprefix("table")
-    return named.rename(columns=lambda name: name.replace("_", " "))
+    in_words = table.copy()
+    if "table" in in_words:
+        in_words["table"] = in_words["table"].str.removeprefix("table")
+    return in_words.rename(columns=lambda name: name.replace("_", " "))
 
 
 def ran(board: pd.DataFrame) -> pd.DataFrame:
     """Return the numbers that ran, for printing: the paper's and ours."""
-    found = board[board["state"].isin(RAN)]
+    rows = board[board["state"].isin(RAN)]
     columns = ["paper", "table", "column", "row", "setting", "number", "sd"]
     ours = ["ours", "seeds", "gap", "near", "reference", "state", "budget"]
-    return printed(found[[*columns, *ours]])
+    return printed(rows[[*columns, *ours]])
 
 
 def tables(board: pd.DataFrame) -> pd.DataFrame:
@@ -352,13 +354,13 @@ def orderings(board: pd.DataFrame) -> pd.DataFrame:
         best = part["row"].iloc[int(theirs.argmax())]
         ahead = ours[theirs.argmax()] > ours.max() - POINTS
         turned = "leader holds" if ahead else "differs"
-        kept = "open" if level else "holds"
+        in_full = "open" if level else "holds"
         rows.append(
             {
                 **{"paper": paper, "table": table, "setting": setting},
                 **{"methods": len(part), "leads": best, "leads_here": here},
                 **{"in_order": in_order, "level": level, "pairs": len(pairs)},
-                "ordering": kept if in_order + level == len(pairs) else turned,
+                "ordering": in_full if in_order + level == len(pairs) else turned,
                 **{"seeds": int(part["seeds"].min()), "budget": _budgets(part)},
             }
         )

@@ -77,10 +77,10 @@ def board(cells: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         The figure, and per row and state the numbers, with the least and the largest
         gap in points.
     """
-    named = cells.assign(row=_rows(cells))
-    rows = list(dict.fromkeys(named["row"]))
+    labelled = cells.assign(row=_rows(cells))
+    rows = list(dict.fromkeys(labelled["row"]))
     place = {row: i for i, row in enumerate(rows)}
-    counts = named.pivot_table(
+    counts = labelled.pivot_table(
         index="row", columns="state", values="number", aggfunc="size", fill_value=0
     ).reindex(index=rows, columns=list(STATES), fill_value=0)
     apart = gaps(cells)

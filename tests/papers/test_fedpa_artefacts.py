@@ -9,7 +9,7 @@ from fedlib.draw import planes
 from fedlib.methods import fedpa
 from fedlib.papers import study
 from fedlib.papers.fedpa import costs, generated
-from fedlib.rebuild import artefacts
+from fedlib.rebuild import artefacts, staleness
 from fedlib.runs import beside, pacing
 from fedlib.runs import runner as runs
 from fedlib.runs.federation import federation
@@ -146,13 +146,13 @@ def test_generators_are_sampled_on_the_way():
 def test_an_artefact_whose_runs_are_a_mapping_is_current_until_their_order_changes():
     mine = artefacts.prepare("fedpa/table4", "quick")
     assert [*mine.parameters["runs"]] != sorted(mine.parameters["runs"])
-    now = {key: {} for key in sorted(artefacts.STAMPED - {"outputs"})}
+    now = {key: {} for key in sorted(staleness.STAMPED - {"outputs"})}
     now |= {"notebook": "", "runs": "", "parameters": mine.parameters}
-    artefacts.stamp(mine, now, [])
-    assert artefacts.why_stale(mine, now) == []
+    staleness.stamp(mine, now, [])
+    assert staleness.why_stale(mine, now) == []
     turned = dict(reversed(mine.parameters["runs"].items()))
     later = now | {"parameters": mine.parameters | {"runs": turned}}
-    assert len(artefacts.why_stale(mine, later)) == 1
+    assert len(staleness.why_stale(mine, later)) == 1
 
 
 @pytest.mark.parametrize("preset", ["quick", "cpu", "paper"])

@@ -14,7 +14,7 @@ import yaml
 from fedlib import data, papers, registry
 from fedlib.data import DataError
 from fedlib.papers.ours import special
-from fedlib.rebuild import artefacts, costs, execute, make, pace
+from fedlib.rebuild import artefacts, costs, execute, make, pace, staleness
 from fedlib.rebuild.kernels import own_kernel
 from fedlib.rebuild.progress import Progress
 from fedlib.runs import address, many, published, runner, shapes, timings
@@ -314,7 +314,7 @@ def test_an_artefact_that_reads_others_comes_last_and_follows_them(project, kern
 )
 def test_definitions_that_a_notebook_uses(project, code, wanted):
     write_notebook("toy/a", code)
-    found = artefacts.used(project / "notebooks/papers/toy/a.ipynb")
+    found = staleness.used(project / "notebooks/papers/toy/a.ipynb")
     assert {str(place) for place in found} == wanted
 
 
@@ -323,7 +323,7 @@ def test_new_data_make_stale(project, kernels, monkeypatch):
     write_notebook("toy/b")
     make.rebuild([], "quick")
     other = data.load("digits")._replace(fingerprint="another")
-    monkeypatch.setattr(artefacts, "facts", lambda name: other)
+    monkeypatch.setattr(staleness, "facts", lambda name: other)
     assert reasons("toy/a") == ["data changed: digits"]
     assert reasons("toy/b") == []
 

@@ -15,7 +15,7 @@ import pytest
 from fedlib import papers, registry
 from fedlib.papers import budget
 from fedlib.papers.source import Accuracies
-from fedlib.rebuild import artefacts, our_runs, scoreboard, scoreboard_plots
+from fedlib.rebuild import artefacts, our_runs, scoreboard, scoreboard_plots, staleness
 from fedlib.runs import published
 from fedlib.runs.beside import REFERENCE
 from fedlib.runs.notes import Note, record
@@ -221,11 +221,11 @@ def test_a_published_run_with_a_setting_that_is_gone_is_named(publish):
 
 def test_an_artefact_that_reads_others_is_stale_after_a_published_run(publish):
     board = artefacts.prepare("scoreboard/papers", "cpu")
-    before = artefacts.state(board)["inputs"]["results"]
+    before = staleness.state(board)["inputs"]["results"]
     publish(fashion("fedpa"), 90.0)
-    assert artefacts.state(board)["inputs"]["results"] != before
+    assert staleness.state(board)["inputs"]["results"] != before
     quick = artefacts.prepare("scoreboard/papers", "quick")
-    assert "results" not in artefacts.state(quick)["inputs"]
+    assert "results" not in staleness.state(quick)["inputs"]
 
 
 def test_the_released_reading_stands_beside_and_is_never_the_papers():

@@ -3,7 +3,7 @@
 import pytest
 
 from fedlib import registry
-from fedlib.rebuild import artefacts
+from fedlib.rebuild import artefacts, staleness
 
 # Written by hand from the papers' tables; learn/leaderboard has all methods.
 USED_BY = {
@@ -26,7 +26,7 @@ USED_BY = {
 def before() -> dict:
     """Return every artefact with its state."""
     prepared = [artefacts.prepare(name, "quick") for name in artefacts.names()]
-    return {each.name: (each, artefacts.state(each)) for each in prepared}
+    return {each.name: (each, staleness.state(each)) for each in prepared}
 
 
 def test_touching_methods_makes_their_artefacts_stale_and_no_other(before, edit):
@@ -36,7 +36,7 @@ def test_touching_methods_makes_their_artefacts_stale_and_no_other(before, edit)
         edit(module, 'source="', 'source="By ')
     stale: dict[str, set[str]] = {method: set() for method in USED_BY}
     for name, (each, old) in before.items():
-        now = artefacts.state(each)
+        now = staleness.state(each)
         then = old["sources"]
         assert now["sources"].keys() == then.keys()
         touched = {part for part, code in now["sources"].items() if code != then[part]}
@@ -50,4 +50,4 @@ def test_touching_methods_makes_their_artefacts_stale_and_no_other(before, edit)
 def test_what_an_artefact_does_not_use_leaves_it_current(before, edit):
     edit(registry.module("fedntd"), "METHOD = ", "MORE = 1\n\nMETHOD = ")
     edit("fedlib.papers.fedhpro.presets", "PRESETS", "MORE = 1\nPRESETS")
-    assert all(artefacts.state(each) == old for each, old in before.values())
+    assert all(staleness.state(each) == old for each, old in before.values())

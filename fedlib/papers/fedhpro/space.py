@@ -26,11 +26,11 @@ def prototypes(final: Final) -> Protos:
     model, averaged over the clients that hold the class.
     """
     fed, server, mine = final
-    found = fed.method.models(fed.ctx, server, mine)
-    if found.protos is not None:
-        return found.protos
+    models = fed.method.models(fed.ctx, server, mine)
+    if models.protos is not None:
+        return models.protos
     shards = fed.train.cohort(final.clients)
-    return merge(class_means(fed.ctx.net, found.personal, shards, "high"))
+    return merge(class_means(fed.ctx.net, models.personal, shards, "high"))
 
 
 def centralised(final: Final) -> Protos:
@@ -103,8 +103,8 @@ def by_domain(points: pd.DataFrame) -> pd.DataFrame:
         points.query(f"kind == '{kind}'") for kind in ("prototype", "sample")
     )
     names = dict.fromkeys(samples["domain"].tolist())
-    each = [stars.assign(domain=name) for name in names]
-    return pd.concat([samples, *each], ignore_index=True)
+    per_domain = [stars.assign(domain=name) for name in names]
+    return pd.concat([samples, *per_domain], ignore_index=True)
 
 
 def summary(
@@ -118,14 +118,14 @@ def summary(
     mean distance of a prototype to the nearest other one. Of one ``domain``'s samples,
     or of all.
     """
-    z, y, of, found = _test(final, per_class)
+    z, y, of, known = _test(final, per_class)
     if domain is not None:
         here = torch.tensor([name == domain for name in of])
         z, y = z[here], y[here]
-    each = torch.cdist(z, found.mean)
-    mine = each.gather(1, y.unsqueeze(1)).squeeze(1)[found.known[y]]
-    right = torch.where(found.known, each, float("inf")).argmin(1) == y
-    gap = float(gaps(found)[found.known].mean())
+    apart = torch.cdist(z, known.mean)
+    mine = apart.gather(1, y.unsqueeze(1)).squeeze(1)[known.known[y]]
+    right = torch.where(known.known, apart, float("inf")).argmin(1) == y
+    gap = float(gaps(known)[known.known].mean())
     own = {
         "gap": gap,
         "to_prototype": float(mine.mean()),
@@ -143,9 +143,9 @@ def plane(final: Final, per_class: int | None = None, seed: int = 0) -> pd.DataF
         x, y, label, kind ("sample" or "prototype"), as ``panels.planes`` takes; of data
         sets with domains also a sample's domain, empty for prototypes.
     """
-    z, y, of, found = _test(final, per_class)
-    stars = found.known.nonzero().flatten()
-    places = features.plane(torch.cat([z, found.mean[stars]]).numpy(), seed)
+    z, y, of, known = _test(final, per_class)
+    stars = known.known.nonzero().flatten()
+    places = features.plane(torch.cat([z, known.mean[stars]]).numpy(), seed)
     frame = pd.DataFrame(places, columns=["x", "y"])
     kind = ["sample"] * len(z) + ["prototype"] * len(stars)
     frame = frame.assign(label=torch.cat([y, stars]).numpy(), kind=kind)
@@ -159,11 +159,15 @@ def _test(
 
     In float64; without domains their names are empty.
     """
-    found = features.features(final, "global", "test")
-    kept = torch.arange(len(found.y))
+    embedded = features.features(final, "global", "test")
+    rows = torch.arange(len(embedded.y))
     if per_class is not None:  # evenly over the clients, so over domains
-        each = (torch.nonzero(found.y == c).flatten() for c in found.y.unique())
-        kept = torch.cat([i[:: max(1, len(i) // per_class)][:per_class] for i in each])
+        of_class = (
+            torch.nonzero(embedded.y == c).flatten() for c in embedded.y.unique()
+        )
+        rows = torch.cat(
+            [i[:: max(1, len(i) // per_class)][:per_class] for i in of_class]
+        )
     protos = prototypes(final)
     protos = protos._replace(mean=protos.mean.double())
     names, fed = domains(final), final.federation
@@ -173,5 +177,5 @@ def _test(
         own = [names[int(groups[index[0]])] for index in fed.test.index]
     else:
         own = [""] * len(fed.test.index)
-    of = [own[k] for k in found.client[kept].tolist()]
-    return found.out.high[kept].double(), found.y[kept], of, protos
+    of = [own[k] for k in embedded.client[rows].tolist()]
+    return embedded.out.high[rows].double(), embedded.y[rows], of, protos

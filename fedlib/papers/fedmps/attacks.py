@@ -148,9 +148,9 @@ def query(seen: Victim, x: Tensor) -> dict[str, Tensor]:
     }
 
 
-def side_by_side(found: Mapping[str, Tensor], levels: Sequence[str]) -> Tensor:
+def side_by_side(by_level: Mapping[str, Tensor], levels: Sequence[str]) -> Tensor:
     """Return the levels of n codes as ``[n, d]``."""
-    return torch.cat([found[level] for level in levels], -1).flatten(0, -2)
+    return torch.cat([by_level[level] for level in levels], -1).flatten(0, -2)
 
 
 class Attack(NamedTuple):
@@ -212,7 +212,7 @@ def by_hijack(
     sizes = [seen.uploads[level].shape[-1] for level in levels]
     channels, side = seen.public.x.shape[1:3]
     prototypes = hijack.unit(side_by_side(seen.uploads, levels), sizes)
-    found = hijack.hijack(
+    outcome = hijack.hijack(
         hijack.pilot(sizes, channels, side, width=attack.width, hidden=attack.hidden),
         _decoder(seen, sum(sizes), attack),
         hijack.critic(sum(sizes), width=attack.critic_width),
@@ -226,7 +226,7 @@ def by_hijack(
         seed=seed,
     )
     last = prototypes[-len(seen.classes) :]
-    return inversion.decode(found.decoder, last), found.losses
+    return inversion.decode(outcome.decoder, last), outcome.losses
 
 
 def by_query(
@@ -268,9 +268,9 @@ def attacks(seen: Victim, attack: Attack, seeds: Sequence[int]) -> Attacked:
 
     A runs on both levels with each of ``other_weights``, too.
     """
-    found, curves = [], []
+    recovered, curves = [], []
     labels = torch.tensor(seen.classes)
-    last = {level: each[-1] for level, each in seen.uploads.items()}
+    last = {level: rounds[-1] for level, rounds in seen.uploads.items()}
     own = torch.arange(len(seen.private.y))
 
     def keep(losses: pd.DataFrame, name: str, seed: int) -> None:
@@ -283,7 +283,7 @@ def attacks(seen: Victim, attack: Attack, seeds: Sequence[int]) -> Attacked:
     def hijacked(levels: Sequence[str], name: str, weight: float, seed: int) -> None:
         weighed = attack._replace(weight=weight)
         images, losses = by_hijack(seen, levels, weighed, seed)
-        found.append(Recovered("A", name, seed, Images(images, labels)))
+        recovered.append(Recovered("A", name, seed, Images(images, labels)))
         keep(losses, name, seed)
 
     for seed in seeds:
@@ -291,20 +291,20 @@ def attacks(seen: Victim, attack: Attack, seeds: Sequence[int]) -> Attacked:
             hijacked(levels, name, attack.weight, seed)
             decoder, losses = by_query(seen, levels, attack, seed)
             images = inversion.decode(decoder, side_by_side(last, levels))
-            found.append(Recovered("B", name, seed, Images(images, labels)))
+            recovered.append(Recovered("B", name, seed, Images(images, labels)))
             images = inversion.decode(
                 decoder, side_by_side(query(seen, seen.private.x), levels)
             )
             single = Images(images, seen.private.y)
-            found.append(Recovered("C", name, seed, single, own))
+            recovered.append(Recovered("C", name, seed, single, own))
             keep(losses, name, seed)
         name, levels = next(iter(FEATURES.items()))
         for weight in attack.other_weights:
             hijacked(levels, f"{name}, weight {weight:g}", weight, seed)
     order = {panel: place for place, panel in enumerate(PANELS.values())}
-    whole = pd.concat(curves, ignore_index=True)
-    whole = whole.sort_values("panel", key=lambda p: p.map(order), kind="stable")
-    return Attacked(sorted(found, key=lambda r: r.variant), whole)
+    rows = pd.concat(curves, ignore_index=True)
+    rows = rows.sort_values("panel", key=lambda p: p.map(order), kind="stable")
+    return Attacked(sorted(recovered, key=lambda r: r.variant), rows)
 
 
 def class_means(images: Images, classes: Sequence[int]) -> Tensor:
@@ -320,11 +320,11 @@ def controls(seen: Victim, seeds: Sequence[int]) -> list[Recovered]:
     """
     place = torch.tensor([seen.classes.index(int(c)) for c in seen.private.y])
     own = torch.arange(len(place))
-    found = []
+    guesses = []
     for name, source in (("client's", seen.private), ("attacker's", seen.public)):
         guess = Images(class_means(source, seen.classes)[place], seen.private.y)
         label = f"Mean image of the {name} class"
-        found.append(Recovered("Control", label, seeds[0], guess, own))
+        guesses.append(Recovered("Control", label, seeds[0], guess, own))
     for seed in seeds:
         pick = generator(seed, "random image")
         rows = torch.empty(len(place), dtype=torch.int64)
@@ -334,8 +334,8 @@ def controls(seen: Victim, seeds: Sequence[int]) -> list[Recovered]:
             rows[at] = of[torch.randint(len(of), (len(at),), generator=pick)]
         guess = Images(seen.public.x[rows], seen.private.y)
         label = "Image of the attacker's class"
-        found.append(Recovered("Control", label, seed, guess, own))
-    return found
+        guesses.append(Recovered("Control", label, seed, guess, own))
+    return guesses
 
 
 def nearest(images: Images, private: Images) -> Tensor:
@@ -345,7 +345,7 @@ def nearest(images: Images, private: Images) -> Tensor:
     return apart.masked_fill(other, float("inf")).argmin(1)
 
 
-def scores(seen: Victim, found: Sequence[Recovered]) -> pd.DataFrame:
+def scores(seen: Victim, recovered: Sequence[Recovered]) -> pd.DataFrame:
     """Return how alike recovered and true images are, on average over images.
 
     Returns
@@ -358,7 +358,7 @@ def scores(seen: Victim, found: Sequence[Recovered]) -> pd.DataFrame:
     """
     means = class_means(seen.private, seen.classes)
     rows = []
-    for r in found:
+    for r in recovered:
         place = torch.tensor([seen.classes.index(int(c)) for c in r.images.y])
         near = nearest(r.images, seen.private)
         against = {
@@ -380,19 +380,19 @@ def scores(seen: Victim, found: Sequence[Recovered]) -> pd.DataFrame:
     return pd.DataFrame(rows).astype({"identified": float})
 
 
-def summary(each: pd.DataFrame) -> pd.DataFrame:
+def summary(per_seed: pd.DataFrame) -> pd.DataFrame:
     """Return mean and sd (ddof 1) of ``scores`` over seeds, and how many there are."""
     keys = ["variant", "features", "against"]
     numbers = ["psnr", "ssim", "mse", "identified"]
-    grouped = each.groupby(keys, sort=False)
-    found = grouped[numbers].mean()
+    grouped = per_seed.groupby(keys, sort=False)
+    mean = grouped[numbers].mean()
     spread = grouped[numbers].std().add_suffix("_sd")
     seeds = grouped["seed"].nunique().rename("seeds")
-    return found.join(spread).join(seeds).reset_index()
+    return mean.join(spread).join(seeds).reset_index()
 
 
 def gallery(
-    seen: Victim, found: Sequence[Recovered]
+    seen: Victim, recovered: Sequence[Recovered]
 ) -> tuple[dict[str, dict[str, Tensor]], list[int]]:
     """Return the first seed's pictures, a row per class, and which images are shown.
 
@@ -409,7 +409,9 @@ def gallery(
     list of int
         The private images' numbers.
     """
-    first = [r for r in found if r.seed == found[0].seed and r.features in FEATURES]
+    first = [
+        r for r in recovered if r.seed == recovered[0].seed and r.features in FEATURES
+    ]
     chosen = next(
         r for r in first if r.variant == "B" and r.features == next(iter(FEATURES))
     )

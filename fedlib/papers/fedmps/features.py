@@ -27,12 +27,12 @@ def global_prototypes(ended: Final, level: Level) -> Protos | None:
     fed, server, mine = ended
     if level == "high":
         return fed.method.models(fed.ctx, server, mine).protos
-    found = getattr(server, "low", None)
-    return found if isinstance(found, Protos) else None
+    low = getattr(server, "low", None)
+    return low if isinstance(low, Protos) else None
 
 
 def planes(
-    found: Study,
+    study: Study,
     levels: Sequence[Level] = ("high",),
     *,
     client: int | None = None,
@@ -59,15 +59,15 @@ def planes(
         their ratio.
     """
     points, rows = [], []
-    for label, result in zip(found.cells["method"], found.results, strict=True):
+    for label, result in zip(study.cells["method"], study.results, strict=True):
         ended = final(result.spec)
         seen = features(ended, result.paper_rule.model, split)
-        kept = torch.ones_like(seen.y, dtype=torch.bool)
-        kept = kept if client is None else seen.client == client
+        chosen = torch.ones_like(seen.y, dtype=torch.bool)
+        chosen = chosen if client is None else seen.client == client
         for level in levels:
             name = registry.title(label)
             title = f"{name}, {level} level" if len(levels) > 1 else name
-            z, y = getattr(seen.out, level)[kept].numpy(), seen.y[kept].numpy()
+            z, y = getattr(seen.out, level)[chosen].numpy(), seen.y[chosen].numpy()
             stars = global_prototypes(ended, level)
             owner = np.empty(0, dtype=np.int64)
             if stars is not None:
@@ -84,8 +84,8 @@ def planes(
                 "active": int(z.any(axis=0).sum()),
             }
             rows.append(row | distances(z, y))
-    whole = pd.concat(points, ignore_index=True)
-    return whole[["panel", "x", "y", "label", "kind"]], pd.DataFrame(rows)
+    samples = pd.concat(points, ignore_index=True)
+    return samples[["panel", "x", "y", "label", "kind"]], pd.DataFrame(rows)
 
 
 class LayerMap(NamedTuple):
@@ -121,8 +121,8 @@ def layer_maps(net: Net, state: State, x: Tensor, y: Tensor) -> list[LayerMap]:
             layers[-1].append(result)
 
     kinds = (nn.Conv2d, nn.ReLU, MaxPool2d)
-    kept = [m for m in net.module.modules() if isinstance(m, kinds)]
-    hooks = [module.register_forward_hook(keep) for module in kept]
+    hooked = [m for m in net.module.modules() if isinstance(m, kinds)]
+    hooks = [module.register_forward_hook(keep) for module in hooked]
     try:
         with torch.enable_grad():
             out = net(state, x.detach().clone().requires_grad_())
@@ -158,12 +158,12 @@ def client_maps(ended: Final, client: int, images: int) -> pd.DataFrame:
     x, y = fed.test.inputs(index), fed.test.y[index]
     personal = fed.method.models(fed.ctx, server, mine).personal
     state = {name: value[client] for name, value in personal.items()}
-    found = layer_maps(fed.ctx.net, state, x, y)
+    maps = layer_maps(fed.ctx.net, state, x, y)
     mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (fed.test.mean, fed.test.std))
     pixels = (x * std + mean).clamp(0, 1)
     drawn: list[tuple[str, Tensor]] = [("Image", pixels)]
-    named = {"First": found[0], "Last": found[-1]} if len(found) > 1 else {"": found[0]}
-    for which, layer in named.items():
+    by_place = {"First": maps[0], "Last": maps[-1]} if len(maps) > 1 else {"": maps[0]}
+    for which, layer in by_place.items():
         top = layer.values.flatten(1).amax(1).clamp(min=1e-12).view(-1, 1, 1)
         size = f"{layer.channels} × {layer.values.shape[1]} × {layer.values.shape[2]}"
         title = f"{which} convolution\n{size}".strip().capitalize()
@@ -173,7 +173,7 @@ def client_maps(ended: Final, client: int, images: int) -> pd.DataFrame:
         for place, image in enumerate(values.numpy()):
             name = fed.dataset.classes[int(y[place])]
             for (channel, row, column), value in np.ndenumerate(image):
-                told = channel if len(image) > 1 else None
-                rows.append((place, name, title, row, column, told, float(value)))
+                shown = channel if len(image) > 1 else None
+                rows.append((place, name, title, row, column, shown, float(value)))
     columns = ["image", "class", "picture", "y", "x", "channel", "value"]
     return pd.DataFrame(rows, columns=columns).astype({"channel": "Int64"})

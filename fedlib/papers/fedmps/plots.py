@@ -67,8 +67,8 @@ def costs(df: pd.DataFrame, panels: Mapping[str, str]) -> tuple[Figure, pd.DataF
         ax.set_yticks(range(len(names)), [look[name].label for name in names])
         ax.tick_params(axis="y", length=0)
         ax.grid(axis="x")
-        whole = np.array_equal(np.nan_to_num(values), np.nan_to_num(values).round())
-        ax.xaxis.set_major_locator(MaxNLocator(6, integer=whole))
+        integers = np.array_equal(np.nan_to_num(values), np.nan_to_num(values).round())
+        ax.xaxis.set_major_locator(MaxNLocator(6, integer=integers))
     return fig, df.loc[:, ["method", *panels]].reset_index(drop=True)
 
 

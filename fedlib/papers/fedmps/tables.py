@@ -32,16 +32,16 @@ def sampling(datasets: Sequence[str], paper: pd.DataFrame) -> pd.DataFrame:
     DataFrame
         dataset, setting, paper (empty where it has no such data set), ours, gap.
     """
-    printed = paper.set_index("dataset")[SAMPLING].to_dict("index")
+    theirs = paper.set_index("dataset")[SAMPLING].to_dict("index")
     rows = []
     for name in datasets:
         ours: dict[str, Any] = papers.PAPERS["fedmps"][name].partition.model_dump()
         ours["classes"] = len(load(name).classes)
         for setting in SAMPLING:
-            told = printed.get(name, {}).get(setting, float("nan"))
-            rows.append((name, setting, float(told), float(ours[setting])))
-    found = pd.DataFrame(rows, columns=["dataset", "setting", "paper", "ours"])
-    return found.assign(gap=found["ours"] - found["paper"])
+            their = theirs.get(name, {}).get(setting, float("nan"))
+            rows.append((name, setting, float(their), float(ours[setting])))
+    table = pd.DataFrame(rows, columns=["dataset", "setting", "paper", "ours"])
+    return table.assign(gap=table["ours"] - table["paper"])
 
 
 def _span(values: np.ndarray) -> str:
@@ -96,17 +96,17 @@ def draws(
 
 
 def over_clients(
-    found: Study, paper: pd.DataFrame | None = None
+    study: Study, paper: pd.DataFrame | None = None
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return a table whose ``sd`` is over clients (ddof 0), and how it is printed.
 
     In the best round; with several seeds it is the mean of their sds. Nothing is
     marked as best: clients' spread says nothing about that of the seeds.
     """
-    table = found.table("best", paper)
+    table = study.table("best", paper)
     table = table.assign(sd=table["client_sd"]).drop(columns="client_sd")
-    values = [v for v in found.marked["values"] if v != "client_sd"]
-    return table, found.marked | {"values": values, "best": []}
+    values = [v for v in study.marked["values"] if v != "client_sd"]
+    return table, study.marked | {"values": values, "best": []}
 
 
 def sensitivity(table: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
@@ -130,14 +130,14 @@ def sensitivity(table: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
         best = part["value"].iloc[int(part["mean"].to_numpy().argmax())]
         sd = part["mean"].std(ddof=0)
         rows.append((dataset, setting, float(best), float(sd)))
-    found = pd.DataFrame(rows, columns=["dataset", "setting", "best", "sd"])
-    named = {"best": "paper_best", "sd": "paper_sd"}
-    told = paper.rename(columns=named)[["dataset", "setting", *named.values()]]
-    joined = found.merge(told, "left", ["dataset", "setting"], validate="1:1")
+    ours = pd.DataFrame(rows, columns=["dataset", "setting", "best", "sd"])
+    columns = {"best": "paper_best", "sd": "paper_sd"}
+    theirs = paper.rename(columns=columns)[["dataset", "setting", *columns.values()]]
+    joined = ours.merge(theirs, "left", ["dataset", "setting"], validate="1:1")
     return joined[["dataset", "setting", "paper_best", "best", "paper_sd", "sd"]]
 
 
-def targets(found: Study, target: float) -> pd.DataFrame:
+def targets(study: Study, target: float) -> pd.DataFrame:
     """Return when each run first has a mean test accuracy of ``target``, a fraction.
 
     Returns
@@ -147,8 +147,8 @@ def targets(found: Study, target: float) -> pd.DataFrame:
         has it, empty where none has) and sent (floats up to there, both directions).
     """
     rows = []
-    cells = found.cells.to_dict("records")
-    for cell, result in zip(cells, found.results, strict=True):
+    cells = study.cells.to_dict("records")
+    for cell, result in zip(cells, study.results, strict=True):
         mean = result.accuracy(*result.paper_rule, result.spec.test).nanmean(1)
         reached = (mean >= target).nonzero().flatten().tolist()
         row = {name: cell[name] for name in ("dataset", "method", "seed")}
@@ -162,14 +162,14 @@ def targets(found: Study, target: float) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def seconds(found: Study, target: float) -> pd.DataFrame:
+def seconds(study: Study, target: float) -> pd.DataFrame:
     """Return the processor's seconds of each run, per round and up to a target.
 
     They were measured when the run was made, evaluation included, and differ between
     machines and between two runs on one machine.
     """
-    table = targets(found, target)
-    each = [cpu_seconds_per_round(result.spec) for result in found.results]
-    table = table.assign(per_round=pd.Series(each, dtype=float))
+    table = targets(study, target)
+    per_round = [cpu_seconds_per_round(result.spec) for result in study.results]
+    table = table.assign(per_round=pd.Series(per_round, dtype=float))
     table = table.assign(to_target=table["per_round"] * table["rounds"])
     return table[["dataset", "method", "seed", "per_round", "to_target"]]

@@ -124,14 +124,14 @@ def fields(results: Sequence[Result], number: int = 2) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def totals(found: pd.DataFrame, method: str = "fedavg") -> pd.DataFrame:
+def totals(fields: pd.DataFrame, method: str = "fedavg") -> pd.DataFrame:
     """Return the sums of ``fields`` per method and direction.
 
     Column ``times`` is the bytes over those of ``method`` in the same direction.
     """
-    joined = found.groupby(["method", "direction"], sort=False)
+    joined = fields.groupby(["method", "direction"], sort=False)
     table = joined[["by_formula", "floats", "ints", "bytes"]].sum()
-    formula = joined["formula"].agg(lambda each: " + ".join(f for f in each if f))
+    formula = joined["formula"].agg(lambda terms: " + ".join(f for f in terms if f))
     table.insert(0, "formula", formula)
     table = table.reset_index()
     base = table[table["method"] == method].set_index("direction")["bytes"]

@@ -45,14 +45,14 @@ def generated(spec: Spec, rounds: Sequence[int], per_class: int) -> Generated:
     y = torch.arange(fed.ctx.classes).repeat_interleave(per_class)
     pick = named_generator(spec.seed, "generated")
     noise = generators.draw_noise(hp.noise, len(y), hp.noise_size, pick)
-    server, stepping, found = fed.method.init(fed.ctx)[0], fed.rounds(), {}
+    server, stepping, by_round = fed.method.init(fed.ctx)[0], fed.rounds(), {}
     for number in range(max(rounds) + 1):
         if number:
             server = next(stepping).server
         if number in rounds:
             with torch.no_grad():
-                found[number] = network(server.generator, noise, y)
-    return Generated(noise, y, found)
+                by_round[number] = network(server.generator, noise, y)
+    return Generated(noise, y, by_round)
 
 
 def spread(points: Any, y: Any) -> dict[str, float]:
@@ -80,10 +80,10 @@ def follows_noise(noise: Any, h: Any, y: Any) -> float:
     generator keeps the noise's geometry, near 0 if the noise does not matter.
     """
     noise, h, y = np.asarray(noise), np.asarray(h), np.asarray(y)
-    found = [
+    shares = [
         np.corrcoef(pdist(noise[y == c]), pdist(h[y == c]))[0, 1] for c in np.unique(y)
     ]
-    return float(np.mean(found))
+    return float(np.mean(shares))
 
 
 def survey(

@@ -61,11 +61,11 @@ def guesses(final: Final) -> dict[str, Tensor]:
     is a guess by nobody in particular.
     """
     down, up = upload(final)
-    found = {"labels": up.labels, "prototype counts": up.protos.count}
+    by_source = {"labels": up.labels, "prototype counts": up.protos.count}
     if "seen" in up.counters:
-        found["samples seen"] = up.counters["seen"]
+        by_source["samples seen"] = up.counters["seen"]
     share = down.labels.share.expand_as(up.labels)
-    return found | {"broadcast": share, "uniform": torch.ones_like(share)}
+    return by_source | {"broadcast": share, "uniform": torch.ones_like(share)}
 
 
 def histograms(final: Final) -> pd.DataFrame:
@@ -148,10 +148,10 @@ def nearness(final: Final, per_class: int, seed: int) -> pd.DataFrame:
     BatchNorm statistics stay local, it has its first ones.
     """
     made = generate(final, per_class, seed)
-    found = features(final, "global", "train")
+    private = features(final, "global", "train")
     parts = []
     for label in made.y.unique().tolist():
-        real = found.out.high[found.y == label].double()
+        real = private.out.high[private.y == label].double()
         if len(real) > 1:
             prototype = final.server.protos.mean[label].double()
             rows = near(made.z[made.y == label].double(), real, prototype)
@@ -162,8 +162,8 @@ def nearness(final: Final, per_class: int, seed: int) -> pd.DataFrame:
 def nearness_summary(rows: pd.DataFrame) -> pd.DataFrame:
     """Return means over classes of the medians within a class, a row per kind."""
     numbers = ["to_prototype", "cosine", "nearest", "percentile"]
-    each = rows.groupby(["kind", "label"], sort=False)[numbers].median()
-    return each.groupby("kind", sort=False).mean().reset_index()
+    per_class = rows.groupby(["kind", "label"], sort=False)[numbers].median()
+    return per_class.groupby("kind", sort=False).mean().reset_index()
 
 
 class Images(NamedTuple):
@@ -268,13 +268,13 @@ def attack(
 def nearest_private(seen: Reconstructed, kind: str) -> Tensor:
     """Return the training image of its class that each picture is nearest to."""
     pictures, y = seen.images[kind], seen.labels[kind]
-    found = torch.empty(len(y), dtype=torch.int64)
+    nearest = torch.empty(len(y), dtype=torch.int64)
     for label in y.unique():
         rows = (seen.private.y == label).nonzero().flatten()
         here = y == label
         apart = torch.cdist(pictures[here].flatten(1), seen.private.x[rows].flatten(1))
-        found[here] = rows[apart.argmin(1)]
-    return found
+        nearest[here] = rows[apart.argmin(1)]
+    return nearest
 
 
 def mean_images(seen: Reconstructed, y: Tensor) -> Tensor:
@@ -321,7 +321,7 @@ def scores(final: Final, seen: Reconstructed) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def over_seeds(each: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+def over_seeds(per_seed: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """Return mean and sd (ddof 1, empty for one) over runs, and how many there are.
 
     Parameters
@@ -329,16 +329,16 @@ def over_seeds(each: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     each : DataFrame
         Columns ``by``, ``seed`` and numbers.
     """
-    numbers = [c for c in each if c not in {*by, "seed"}]
-    grouped = each.groupby(list(by), sort=False)
-    found = grouped[numbers].mean()
+    numbers = [c for c in per_seed if c not in {*by, "seed"}]
+    grouped = per_seed.groupby(list(by), sort=False)
+    mean = grouped[numbers].mean()
     sd = grouped[numbers].std().add_suffix("_sd")
     columns = [c for n in numbers for c in (n, f"{n}_sd")]
     seeds = grouped["seed"].nunique().rename("seeds")
-    return found.join(sd)[columns].join(seeds).reset_index()
+    return mean.join(sd)[columns].join(seeds).reset_index()
 
 
-def gallery(seen: Reconstructed, each: int) -> tuple[dict, list[int]]:
+def gallery(seen: Reconstructed, count: int) -> tuple[dict, list[int]]:
     """Return a row of pictures per class, as ``reconstructions.grid`` takes them.
 
     The private image of a class is the one that the first generated picture is nearest
@@ -358,7 +358,7 @@ def gallery(seen: Reconstructed, each: int) -> tuple[dict, list[int]]:
     """
     y = seen.labels["generated"]
     classes = seen.labels["prototype"].tolist()
-    first = torch.stack([(y == c).nonzero().flatten()[:each] for c in classes])
+    first = torch.stack([(y == c).nonzero().flatten()[:count] for c in classes])
     own = nearest_private(seen, "generated")[first[:, 0]]
     groups = {
         "Clients": {
@@ -371,7 +371,7 @@ def gallery(seen: Reconstructed, each: int) -> tuple[dict, list[int]]:
         },
         "Decoded from generated embeddings": {
             f"Number {i + 1}\n": seen.images["generated"][first[:, i]]
-            for i in range(each)
+            for i in range(count)
         },
     }
     return groups, classes

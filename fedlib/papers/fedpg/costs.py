@@ -49,7 +49,7 @@ class Counter(NamedTuple):
 
 def counters(root: Path = POWERCAP) -> list[Counter]:
     """Return the counters of all processor packages that may be read; often none."""
-    found = []
+    available = []
     for folder in sorted(root.glob("intel-rapl:*")):
         try:
             if not (folder / "name").read_text().startswith("package"):
@@ -59,8 +59,8 @@ def counters(root: Path = POWERCAP) -> list[Counter]:
             counter.read()
         except OSError:  # the counter is the administrator's alone
             continue
-        found.append(counter)
-    return found
+        available.append(counter)
+    return available
 
 
 class Meter:
@@ -167,8 +167,8 @@ def measure(
                 pass
             frame = pd.DataFrame(meter.rows, columns=["cost", "seconds", "joules"])
             parts.append(frame.assign(method=name))
-    whole = pd.concat(parts, ignore_index=True)
-    return whole[["method", "cost", "seconds", "joules"]]
+    table = pd.concat(parts, ignore_index=True)
+    return table[["method", "cost", "seconds", "joules"]]
 
 
 def costs(
@@ -192,7 +192,7 @@ def costs(
         The paper prints Wh where we read joules per round; a data set that is not of
         the paper has no such cell.
     """
-    told = {
+    theirs = {
         (_label(row["method"], row["variant"]), row["cost"]): row["mean"]
         for row in paper.to_dict("records")
     }
@@ -206,7 +206,7 @@ def costs(
             row |= {"unit": "s" if cost == ROUND else "J"}
             row |= {"paper": float("nan"), "times": float("nan")}
             if spec.dataset not in papers.OURS:
-                row["paper"] = told.get((name, cost), float("nan"))
+                row["paper"] = theirs.get((name, cost), float("nan"))
             row |= {"mean": mean.loc[name, value], "sd": mine[value].std()[name]}
             row |= {"seconds": mean.loc[name, "seconds"]}
             if cost != PARTS["merge"]:

@@ -54,12 +54,12 @@ def outputs(
     fed = final.federation
     if fed.full is None:
         raise ValueError(f"test: got {fed.spec.test!r}, expected 'full' or 'groups'")
-    whole = fed.full._replace(index=[torch.cat(fed.full.index)])
+    samples = fed.full._replace(index=[torch.cat(fed.full.index)])
     if per_class is not None:
-        whole = features.first_of_class(whole, per_class)
-    each = (forward(fed.ctx.net, s, whole, stacked=False)[0] for s in states)
-    found = [Seen(out.high[0], out.logits[0]) for out in each]
-    return found, whole.y[whole.index[0]]
+        samples = features.first_of_class(samples, per_class)
+    by_state = (forward(fed.ctx.net, s, samples, stacked=False)[0] for s in states)
+    seen = [Seen(out.high[0], out.logits[0]) for out in by_state]
+    return seen, samples.y[samples.index[0]]
 
 
 def local_states(final: Final, clients: Sequence[int]) -> list[State]:
@@ -71,7 +71,7 @@ def local_states(final: Final, clients: Sequence[int]) -> list[State]:
 
 
 def pair(result: Result, seed: int) -> list[int]:
-    """Return two clients by chance, in order, of those that trained in the last round.
+    """Return two clients at random, in order, of those that trained in the last round.
 
     Raises
     ------
@@ -96,10 +96,10 @@ def planes(
         client, image (its place among those drawn), x, y, truth and prediction (labels
         of classes).
     """
-    found, y = outputs(final, local_states(final, clients), per_class)
-    z = torch.cat([out.z for out in found])
+    by_client, y = outputs(final, local_states(final, clients), per_class)
+    z = torch.cat([out.z for out in by_client])
     frame = pd.DataFrame(features.plane(z.numpy(), seed), columns=["x", "y"])
-    guessed = torch.cat([out.logits.argmax(1) for out in found])
+    guessed = torch.cat([out.logits.argmax(1) for out in by_client])
     return frame.assign(
         client=np.repeat(np.asarray(clients), len(y)),
         image=np.tile(np.arange(len(y)), len(clients)),
@@ -132,8 +132,8 @@ def apart(final: Final, clients: Sequence[int], per_class: int) -> pd.DataFrame:
         and ``between``, mean distances of two images of one class and of two classes
         under one model, averaged over both.
     """
-    found, y = outputs(final, local_states(final, clients), per_class)
-    unit = [F.normalize(out.z.double(), dim=1) for out in found]
+    by_client, y = outputs(final, local_states(final, clients), per_class)
+    unit = [F.normalize(out.z.double(), dim=1) for out in by_client]
     first, second = unit
     own = [features.distances(z.numpy(), y.numpy()) for z in unit]
     row = {"same_image": float((first - second).norm(dim=1).mean())}
@@ -163,11 +163,11 @@ def bias(final: Final, clients: Sequence[int]) -> pd.DataFrame:
         the ``overlap`` of the client's labels with the test set's labels, and with the
         model's predictions on it; all but samples in percent.
     """
-    found, y = outputs(final, local_states(final, clients))
+    by_client, y = outputs(final, local_states(final, clients))
     classes = final.federation.ctx.classes
     held = final.federation.train.label_counts(classes)
     rows = []
-    for client, out in zip(clients, found, strict=True):
+    for client, out in zip(clients, by_client, strict=True):
         guessed = out.logits.argmax(1)
         mine, all_true = held[client], y.bincount(minlength=classes)
         rows.append(
@@ -189,10 +189,12 @@ def by_class(final: Final) -> Tensor:
     """
     fed = final.federation
     clients = draw_cohort(fed.ctx, fed.spec.participation)
-    found, y = outputs(final, local_states(final, clients))
+    by_client, y = outputs(final, local_states(final, clients))
     classes = final.federation.ctx.classes
     total = y.bincount(minlength=classes)
-    right = [y[out.logits.argmax(1) == y].bincount(minlength=classes) for out in found]
+    right = [
+        y[out.logits.argmax(1) == y].bincount(minlength=classes) for out in by_client
+    ]
     return torch.stack(right) / total
 
 
@@ -232,13 +234,13 @@ def balance(finals: Mapping[str, Final], per_class: int) -> pd.DataFrame:
         (out,), y = outputs(final, [final.shared])
         (few,), labels = outputs(final, [final.shared], per_class)
         unit = F.normalize(few.z.double(), dim=1)
-        each = by_class(final).double()
-        each = 100 * each[:, ~each[0].isnan()]
+        accuracy = by_class(final).double()
+        accuracy = 100 * accuracy[:, ~accuracy[0].isnan()]
         right = (out.logits.argmax(1) == y).double().mean()
         row = {"method": name, "global": 100 * float(right)}
         row |= {"ratio": features.distances(unit.numpy(), labels.numpy())["ratio"]}
-        row |= {"local": float(each.mean())}
-        row |= {"class_sd": float(each.std(1, correction=0).mean())}
-        row |= {"unknown": 100 * float((each == 0).double().mean())}
+        row |= {"local": float(accuracy.mean())}
+        row |= {"class_sd": float(accuracy.std(1, correction=0).mean())}
+        row |= {"unknown": 100 * float((accuracy == 0).double().mean())}
         rows.append(row)
     return pd.DataFrame(rows)

@@ -159,12 +159,12 @@ def averages(z: Tensor, sizes: Sequence[int]) -> Tensor:
 def partners(y: Tensor, size: int, seed: int) -> Tensor:
     """Return groups ``[A, size]``: each row itself, then random ones of its class."""
     draw = generator(seed, "partners")
-    found = torch.arange(len(y)).repeat(size, 1).T.contiguous()
+    rows_of = torch.arange(len(y)).repeat(size, 1).T.contiguous()
     for c in y.unique():
         rows = (y == c).nonzero().flatten()
         pick = torch.randint(len(rows), (len(rows), size - 1), generator=draw)
-        found[rows, 1:] = rows[pick]
-    return found
+        rows_of[rows, 1:] = rows[pick]
+    return rows_of
 
 
 class Attack(NamedTuple):
@@ -233,7 +233,7 @@ def reidentified(
             row[f"top{k}"] = 100 * float((rank.amin(1) <= k).double().mean())
         nearer = apart - (candidates - codes[:, None]).double().square().sum(2)
         for name, scores in (("auc", -placed), ("auc_relative", nearer)):
-            areas = [auc(each[:n], each[n:]) for each in scores]
+            areas = [auc(scored[:n], scored[n:]) for scored in scores]
             row[name] = sum(areas) / len(areas)
         rows.append(row)
     return pd.DataFrame(rows)
@@ -302,7 +302,7 @@ def attack(
     means = torch.stack([own[rows].mean(0) for rows in of])[place]
     picks = [torch.randint(len(of[k]), (), generator=draw) for k in place]
     another = own[[int(of[k][at]) for k, at in zip(place, picks, strict=True)]]
-    found = {
+    guesses = {
         "Decoder": _decoded(own, known, codes, seed, **decoder),
         "Decoder of averages": _decoded(own, mixed, codes, seed, **decoder),
         "Optimisation": optimised.unflatten(0, codes.shape[:2]),
@@ -311,15 +311,15 @@ def attack(
         CONTROLS[1]: another[None],
     }
     rows = []
-    for name, each in found.items():
+    for name, by_size in guesses.items():
         ns = [None] if name in CONTROLS else sizes
-        for n, images in zip(ns, each, strict=True):
+        for n, images in zip(ns, by_size, strict=True):
             mean = likeness(truth, images)[["psnr", "ssim"]].mean()
             rows.append({"attack": name, "n": n} | mean.to_dict())
     among = embedded(encode, fed.train, drawn.candidates)
     alike = pd.DataFrame(rows).astype({"n": "Int64"})
-    told = reidentified(z, among, centres, sizes)
-    return Attack(truth, drawn.y, found, alike, told)
+    areas = reidentified(z, among, centres, sizes)
+    return Attack(truth, drawn.y, guesses, alike, areas)
 
 
 def _over_seeds(
@@ -327,15 +327,15 @@ def _over_seeds(
 ) -> pd.DataFrame:
     """Return mean and sd over seeds of each number, by net and method."""
     cells = study.cells[["value", "method"]].itertuples(index=False)
-    named = [
+    frames = [
         part.assign(net=net, method=method)
         for part, (net, method) in zip(parts, cells, strict=True)
     ]
-    whole = pd.concat(named, ignore_index=True)
+    rows = pd.concat(frames, ignore_index=True)
     keys = ["net", "method", *keys]
-    grouped = whole.groupby(keys, sort=False, dropna=False)
+    grouped = rows.groupby(keys, sort=False, dropna=False)
     columns: dict[str, pd.Series] = {}
-    for name in (c for c in whole if c not in keys):
+    for name in (c for c in rows if c not in keys):
         columns[name] = grouped[name].mean()
         columns[f"{name}_sd"] = grouped[name].std()
     columns["seeds"] = grouped.size()
@@ -348,7 +348,7 @@ def alike(study: Study, attacks: Sequence[Attack]) -> pd.DataFrame:
     Columns: net, method (whose model), attack, n (missing for controls), psnr, ssim,
     each with its sd over seeds (ddof 1), seeds.
     """
-    return _over_seeds(study, [each.alike for each in attacks], ["attack", "n"])
+    return _over_seeds(study, [attack.alike for attack in attacks], ["attack", "n"])
 
 
 def told(study: Study, attacks: Sequence[Attack]) -> pd.DataFrame:
@@ -357,11 +357,11 @@ def told(study: Study, attacks: Sequence[Attack]) -> pd.DataFrame:
     Columns: net, method, then those of ``reidentified``, each with its sd over seeds
     (ddof 1), seeds; guessing is the method "Chance".
     """
-    whole = _over_seeds(study, [each.told for each in attacks], ["n"])
+    rows = _over_seeds(study, [by_n.told for by_n in attacks], ["n"])
     parts = []
-    for net, mine in whole.groupby("net", sort=False):
-        each = mine.drop_duplicates("n")
-        guess = by_chance(each["n"].tolist(), round(each["candidates"].mean()))
+    for net, mine in rows.groupby("net", sort=False):
+        by_n = mine.drop_duplicates("n")
+        guess = by_chance(by_n["n"].tolist(), round(by_n["candidates"].mean()))
         parts += [mine, guess.assign(net=net, method="Chance")]
     frame = pd.concat(parts, ignore_index=True).drop(columns="candidates_sd")
     return frame.astype({"candidates": int, "seeds": "Int64"})
@@ -383,17 +383,17 @@ def points(table: pd.DataFrame, line: str, measures: dict[str, str]) -> pd.DataF
     """
     fixed, moving = table[table["n"].isna()], table[table["n"].notna()]
     every = [fixed.assign(n=n) for n in moving["n"].unique()]
-    whole = pd.concat([moving, *every], ignore_index=True)
-    apart = [c for c in ("method", "net") if c != line and whole[c].nunique() > 1]
+    rows = pd.concat([moving, *every], ignore_index=True)
+    apart = [c for c in ("method", "net") if c != line and rows[c].nunique() > 1]
     panels = [
-        [registry.title(c) for c in row] for row in whole[apart].itertuples(index=False)
+        [registry.title(c) for c in row] for row in rows[apart].itertuples(index=False)
     ]
     parts = []
     for name, title in measures.items():
-        numbers = {"measured": whole[name], "sd": whole[f"{name}_sd"]}
-        found = {"n": whole["n"].astype(int), line: whole[line]} | numbers
-        found["panel"] = [", ".join([title, *panel]) for panel in panels]
-        parts.append(pd.DataFrame(found))
+        numbers = {"measured": rows[name], "sd": rows[f"{name}_sd"]}
+        columns = {"n": rows["n"].astype(int), line: rows[line]} | numbers
+        columns["panel"] = [", ".join([title, *panel]) for panel in panels]
+        parts.append(pd.DataFrame(columns))
     return pd.concat(parts).sort_values("n", kind="stable").reset_index(drop=True)
 
 
@@ -407,14 +407,14 @@ def shown(
     """
     groups: dict[str, dict[str, Tensor]] = {"": {"Image": attack.truth}}
     for name in ("Decoder", "Optimisation"):
-        each = zip(sizes, attack.found[name], strict=True)
-        groups[f"{name}, n features"] = {f"n = {n}": x for n, x in each}
+        by_title = zip(sizes, attack.found[name], strict=True)
+        groups[f"{name}, n features"] = {f"n = {n}": x for n, x in by_title}
     trained = attack.found["Decoder of averages"][list(sizes).index(averaged)]
     controls = {name.replace(" ", "\n"): attack.found[name][0] for name in CONTROLS}
     groups["Controls"] = {f"Trained\non {averaged}": trained} | controls
     return {
-        group: {title: images[:rows] for title, images in each.items()}
-        for group, each in groups.items()
+        group: {title: images[:rows] for title, images in by_title.items()}
+        for group, by_title in groups.items()
     }
 
 

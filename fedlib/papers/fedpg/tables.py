@@ -24,7 +24,7 @@ MARKED: dict[str, Any] = {
 }
 
 
-def final(found: Study, paper: pd.DataFrame) -> pd.DataFrame:
+def final(study: Study, paper: pd.DataFrame) -> pd.DataFrame:
     """Return accuracy after the last round beside the paper's, and two other readings.
 
     Parameters
@@ -38,15 +38,15 @@ def final(found: Study, paper: pd.DataFrame) -> pd.DataFrame:
         Columns of settings, method, paper, mean and sd (last round, over seeds, ddof
         1), gap, best (evaluated round, chosen on the test set), mean_last5, seeds.
     """
-    table = found.table("last", paper)
-    others = {name: found.table(name)["mean"] for name in ("best", "mean_last5")}
+    table = study.table("last", paper)
+    others = {name: study.table(name)["mean"] for name in ("best", "mean_last5")}
     table = table.drop(columns=["paper_sd", "last", "client_sd"]).assign(**others)
-    kept = [c for c in table if c != "seeds"]
-    return table[[*kept, "seeds"]]
+    columns = [c for c in table if c != "seeds"]
+    return table[[*columns, "seeds"]]
 
 
 def speed(
-    found: Study, paper: pd.DataFrame, shares: Sequence[float] = (0.95,)
+    study: Study, paper: pd.DataFrame, shares: Sequence[float] = (0.95,)
 ) -> pd.DataFrame:
     """Return how many times sooner than FedAvg methods reach targets (Table 1).
 
@@ -67,15 +67,15 @@ def speed(
         where the paper prints NaN), target in percent, rounds, and a ratio per share
         in a column ``at 95 %``; empty where a target is not reached.
     """
-    printed = paper.drop(columns="mean").rename(columns={"ratio": "mean"})
-    table = found.table("last", found.like(printed, PARTITION))
-    never = found.like(paper.assign(mean=paper["never"].astype(float)), PARTITION)
-    never = found.table("last", never)["paper"] == 1
+    theirs = paper.drop(columns="mean").rename(columns={"ratio": "mean"})
+    table = study.table("last", study.like(theirs, PARTITION))
+    never = study.like(paper.assign(mean=paper["never"].astype(float)), PARTITION)
+    never = study.table("last", never)["paper"] == 1
     keys = [*table.columns[: table.columns.get_loc("paper")]]
-    each = pacing.ratios(found.curves(), "fedavg", shares)
+    ratios = pacing.ratios(study.curves(), "fedavg", shares)
     columns = {}
     for share in shares:
-        here = each[each["share"] == share].reset_index(drop=True)
+        here = ratios[ratios["share"] == share].reset_index(drop=True)
         if here["method"].tolist() != table["method"].tolist():
             raise ValueError("found: expected every method in every panel")
         columns.setdefault("target", here["target"])
@@ -84,7 +84,7 @@ def speed(
     table = table[[*keys, "paper"]].assign(
         paper_never=never.map({True: "never", False: ""}), **columns
     )
-    specs = zip(found.cells["method"], found.results, strict=True)
+    specs = zip(study.cells["method"], study.results, strict=True)
     methods = {label: registry.method(r.spec.method) for label, r in specs}
     rows = [
         methods[label].name != "fedavg" and methods[label].finalise is None
@@ -111,9 +111,9 @@ def ablation(paper: pd.DataFrame, sizes: Sequence[int]) -> pd.DataFrame:
         for name, weights in fedpg.ABLATIONS.items()
         for weight in weights
     }
-    named = paper.assign(method=paper["variant"].map(short).fillna(paper["method"]))
-    base = named[named["method"] == "fedavg"]
+    labelled = paper.assign(method=paper["variant"].map(short).fillna(paper["method"]))
+    base = labelled[labelled["method"] == "fedavg"]
     repeated = [base.assign(virtual_per_class=size) for size in sizes]
-    parts = [named[named["method"] != "fedavg"], *repeated]
+    parts = [labelled[labelled["method"] != "fedavg"], *repeated]
     columns = ["dataset", "virtual_per_class", "method", "mean"]
     return pd.concat(parts, ignore_index=True)[columns]

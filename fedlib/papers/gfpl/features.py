@@ -21,7 +21,7 @@ from fedlib.runs.features import Features, distances, features, plane
 from fedlib.runs.runner import Final
 
 
-def projections(final: Final, found: Features) -> Tensor:
+def projections(final: Final, seen: Features) -> Tensor:
     """Return h ``[n, d_p]`` of embeddings, each by its own client's projection."""
     fed, server, mine = final
     state = fed.method.models(fed.ctx, server, mine).personal
@@ -29,17 +29,17 @@ def projections(final: Final, found: Features) -> Tensor:
     names = [name for name in state if name.startswith(gfpl.PROJECTION)]
     rows = [
         gfpl.projection({name: state[name][k] for name in names}, z[None])
-        for k, z in zip(found.client.tolist(), found.out.high, strict=True)
+        for k, z in zip(seen.client.tolist(), seen.out.high, strict=True)
     ]
     return torch.cat(rows)
 
 
 def spaces(final: Final, per_class: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Return features and projections of test samples by space, and their classes."""
-    found = features(final, "personal", "test", per_class)
-    high = found.out.high
-    both = {"features": high, "projections": projections(final, found)}
-    return {name: z.numpy() for name, z in both.items()}, found.y.numpy()
+    seen = features(final, "personal", "test", per_class)
+    high = seen.out.high
+    both = {"features": high, "projections": projections(final, seen)}
+    return {name: z.numpy() for name, z in both.items()}, seen.y.numpy()
 
 
 def planes(
@@ -55,11 +55,11 @@ def planes(
         panel and mean distances within and between classes (``features.distances``),
         of unit vectors before t-SNE.
     """
-    each = {name: spaces(final, per_class) for name, final in finals.items()}
+    by_run = {name: spaces(final, per_class) for name, final in finals.items()}
     points, apart = [], []
     for space in ("features", "projections"):
-        for name, (found, y) in each.items():
-            z = found[space]
+        for name, (embedded, y) in by_run.items():
+            z = embedded[space]
             panel = f"{name}: {space}"
             x = dict(zip("xy", plane(z, seed).T, strict=True))
             points.append(pd.DataFrame({"panel": panel, **x, "label": y}))
@@ -150,22 +150,22 @@ def nearest_real(final: Final, number: int, seed: int) -> pd.DataFrame:
         prototype would be) or ``real`` (a real one, to the nearest other one).
     """
     fed, server, mine = final
-    found = features(final, "personal", "train")
+    seen = features(final, "personal", "train")
     known = server.mixtures
     x, labels = mixtures.sample(known, number, generator(seed, "nearest real"))
     sent = gfpl.local_mixtures(fed.ctx, mine.state, fed.train)
     parts = []
     for label in labels.unique().tolist():
-        here = found.y == label
-        real, owner = found.out.high[here], found.client[here]
+        here = seen.y == label
+        real, owner = seen.out.high[here], seen.client[here]
         if len(real) < 2:
             continue
         owners = owner.unique()
-        each = -(-number // len(owners))
+        per_owner = -(-number // len(owners))
         uploads = [
             mixtures.sample(
                 Mixtures(*(part[k, label : label + 1] for part in sent)),
-                each,
+                per_owner,
                 generator(seed, "upload", label, k),
             )[0]
             for k in owners.tolist()
@@ -175,7 +175,7 @@ def nearest_real(final: Final, number: int, seed: int) -> pd.DataFrame:
             "upload": torch.cat(uploads),
             "mean": real.mean(0, keepdim=True),
         }
-        near = against_real(drawn, real, owner, owners.repeat_interleave(each))
+        near = against_real(drawn, real, owner, owners.repeat_interleave(per_owner))
         parts.append(near.assign(label=label, dimensions=real.shape[1]))
     return pd.concat(parts, ignore_index=True)
 

@@ -107,7 +107,7 @@ def gfpl(
     if rounds_of == "exchanges" and method == "gfpl" and spec.hp["pseudo"]:
         from fedlib.methods.gfpl import HP, exchanges  # scikit-learn's seconds
 
-        found = (t for t in count(1) if exchanges(HP(**spec.hp), t))
-        last = next(islice(found, spec.rounds - 1, None))
+        exchange_rounds = (t for t in count(1) if exchanges(HP(**spec.hp), t))
+        last = next(islice(exchange_rounds, spec.rounds - 1, None))
         spec = spec.model_copy(update={"rounds": last})
     return spec

@@ -53,13 +53,13 @@ def sent(results: Sequence[Result]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def sent_points(found: Study) -> pd.DataFrame:
+def sent_points(study: Study) -> pd.DataFrame:
     """Return what ``panels.lines`` draws of a client's traffic in one exchange.
 
     In thousands (``floats_k``); lines are the directions, of each run where there are
     several.
     """
-    runs = found.cells.join(sent(found.results)[[*DIRECTIONS]])
+    runs = study.cells.join(sent(study.results)[[*DIRECTIONS]])
     keys = ["dataset", "setting", "value", "method"]
     mean = runs.groupby(keys, sort=False)[[*DIRECTIONS]].mean() / 1000
     long = mean.reset_index().melt(keys, var_name="way", value_name="floats_k")
@@ -69,39 +69,39 @@ def sent_points(found: Study) -> pd.DataFrame:
     return long.assign(method=lines).drop(columns="way")
 
 
-def communication(found: Study, paper: pd.DataFrame) -> pd.DataFrame:
+def communication(study: Study, paper: pd.DataFrame) -> pd.DataFrame:
     """Return rounds and thousands of floats sent, beside the paper's; no seeds.
 
     Where accuracy is best first (``best_round``) is averaged over seeds; it is 0 where
     nothing is sent, as the paper counts.
     """
     keys = ["dataset", "ways", "method"]
-    sizes = sent(found.results)
+    sizes = sent(study.results)
     thousands = ["up", "per_round", "per_exchange", "down", "total"]
     sizes[thousands] /= 1000
-    runs = found.frame().rename(columns={"value": "ways"}).join(sizes)
-    each = runs.groupby(keys, sort=False)
-    mean = each[["best_round", "exchanges", *thousands]].mean().reset_index()
+    runs = study.frame().rename(columns={"value": "ways"}).join(sizes)
+    grouped = runs.groupby(keys, sort=False)
+    mean = grouped[["best_round", "exchanges", *thousands]].mean().reset_index()
     mean["best_round"] = mean["best_round"].where(mean["total"] > 0, 0)
     names = {"rounds": "paper_rounds", "parameters_k": "paper_k"}
-    told = paper.rename(columns=names)[[*keys, *names.values()]]
-    table = mean.merge(told, "left", keys, validate="1:1")
+    theirs = paper.rename(columns=names)[[*keys, *names.values()]]
+    table = mean.merge(theirs, "left", keys, validate="1:1")
     names = {"up": "A", "per_round": "B", "per_exchange": "D"}
     order = [*keys, "paper_rounds", "best_round", "exchanges", "paper_k"]
     return table.rename(columns=names)[[*order, "A", "B", "D", "down", "total"]]
 
 
-def at_rounds(found: Study, paper: pd.DataFrame) -> pd.DataFrame:
+def at_rounds(study: Study, paper: pd.DataFrame) -> pd.DataFrame:
     """Return the accuracy in the round that the paper stops a method at, in percent.
 
     Columns dataset, ways, method, ``at_paper``; empty where the run is shorter, where
     that round was not evaluated, and where the paper gives none.
     """
     keys = ["dataset", "ways", "method"]
-    runs = found.cells.rename(columns={"value": "ways"})
+    runs = study.cells.rename(columns={"value": "ways"})
     runs = runs.merge(paper[[*keys, "rounds"]], "left", keys, validate="many_to_one")
     values = []
-    for stop, result in zip(runs["rounds"], found.results, strict=True):
+    for stop, result in zip(runs["rounds"], study.results, strict=True):
         mean = result.accuracy(*result.paper_rule, result.spec.test).nanmean(1)
         by_round = dict(zip(result.evaluated, (100 * mean).tolist(), strict=True))
         values.append(by_round.get(stop, float("nan")))
@@ -119,7 +119,7 @@ def _setting(spec: Spec, name: str) -> float | None:
     return None
 
 
-def settings(paper: str, method: str, printed: pd.DataFrame) -> pd.DataFrame:
+def settings(paper: str, method: str, theirs: pd.DataFrame) -> pd.DataFrame:
     """Return the settings that a paper prints beside those that the library runs with.
 
     Parameters
@@ -136,20 +136,20 @@ def settings(paper: str, method: str, printed: pd.DataFrame) -> pd.DataFrame:
     known = papers.PAPERS[paper]
     specs = {
         name: papers.BUILDERS[paper](name, method)
-        for name in printed["dataset"].unique()
+        for name in theirs["dataset"].unique()
         if name in known
     }
     ours = [
         _setting(specs[row.dataset], row.setting) if row.dataset in specs else None
-        for row in printed.itertuples()
+        for row in theirs.itertuples()
     ]
-    table = printed.rename(columns={"value": "paper"}).assign(ours=ours)
+    table = theirs.rename(columns={"value": "paper"}).assign(ours=ours)
     table["ours"] = table["ours"].astype(float)
     table["gap"] = table["ours"] - table["paper"]
     return table[["dataset", "setting", "paper", "ours", "gap", "mark"]]
 
 
-def merges(found: Study) -> pd.DataFrame:
+def merges(study: Study) -> pd.DataFrame:
     """Return components before and after merging in the last exchange, per setting.
 
     Columns dataset, the setting's name, method, best, last (accuracy in percent),
@@ -159,10 +159,10 @@ def merges(found: Study) -> pd.DataFrame:
     """
     counts = ["received", "kept", "merged"]
     counts += ["distance_low", "distance_median", "distance_high"]
-    last = [r.watched().reindex(columns=counts).dropna() for r in found.results]
-    each = pd.DataFrame([w.iloc[-1] if len(w) else {} for w in last], columns=counts)
-    runs = found.frame()[[*found.cells, "best", "last"]].join(
-        each.reset_index(drop=True)
+    last = [r.watched().reindex(columns=counts).dropna() for r in study.results]
+    ends = pd.DataFrame([w.iloc[-1] if len(w) else {} for w in last], columns=counts)
+    runs = study.frame()[[*study.cells, "best", "last"]].join(
+        ends.reset_index(drop=True)
     )
     name = runs["setting"].iloc[0]
     runs = runs.rename(columns={"value": name})
@@ -170,21 +170,21 @@ def merges(found: Study) -> pd.DataFrame:
     return by[["best", "last", *counts]].mean().reset_index()
 
 
-def against_formula(found: Study) -> pd.DataFrame:
+def against_formula(study: Study) -> pd.DataFrame:
     """Return what a client sends and receives in an exchange, beside the arithmetic.
 
     ``formula_up`` is n w (2 d + 1) with the mean number w of classes that clients drew;
     ``formula_down`` is that of all clients, as if nothing merged.
     """
     rows = []
-    for result in found.results:
+    for result in study.results:
         fed = federation(result.spec)
         size = 2 * fed.ctx.net.embedding_sizes()[1] + 1
         owned = fed.partition.owns.sum() * result.spec.hp["components"] * size
         everything = float(owned)
-        each = everything / result.spec.clients
-        rows.append({"formula_up": each, "formula_down": everything})
-    beside = sent(found.results)[["up", "down"]].join(pd.DataFrame(rows))
-    table = found.cells.join(beside).drop(columns="seed")
+        per_client = everything / result.spec.clients
+        rows.append({"formula_up": per_client, "formula_down": everything})
+    beside = sent(study.results)[["up", "down"]].join(pd.DataFrame(rows))
+    table = study.cells.join(beside).drop(columns="seed")
     order = ["up", "formula_up", "down", "formula_down"]
     return table[["dataset", "setting", "value", "method", *order]]

@@ -84,11 +84,11 @@ PARAMETERS = {
 
 def entries() -> list[str]:
     """Return what ``methods`` may name: all methods, and released variants behind."""
-    found = []
+    names = []
     for name in registry.METHODS:
         both = "variant" in registry.method(name).hp.model_fields
-        found += [name, f"{name}:reference"] if both else [name]
-    return found
+        names += [name, f"{name}:reference"] if both else [name]
+    return names
 
 
 def label(spec: Spec) -> str:
@@ -193,10 +193,14 @@ def table(results: Sequence[Result]) -> pd.DataFrame:
     rows = []
     for result in results:
         model, rule = result.paper_rule
-        whole = [
+        shared_models = [
             m for m in ("ensemble", "global") if f"{m}/head_all" in result.log.full
         ]
-        shared = result.accuracy(whole[0], "head_all", "full") if whole else None
+        shared = (
+            result.accuracy(shared_models[0], "head_all", "full")
+            if shared_models
+            else None
+        )
         rows.append(
             {
                 "partition": PARTITIONS[result.spec.partition.scheme],

@@ -33,9 +33,9 @@ def _spread(values: np.ndarray, gap: float, low: float, high: float) -> np.ndarr
                 placed[i] += short / 2
         placed = placed - max(0.0, placed[-1] - high)
         placed = placed + max(0.0, low - placed[0])
-    found = np.empty_like(placed)
-    found[order] = placed
-    return found
+    spread = np.empty_like(placed)
+    spread[order] = placed
+    return spread
 
 
 def crossing(first: np.ndarray, second: np.ndarray) -> bool:
@@ -50,27 +50,27 @@ def _uncrossed(
     x: np.ndarray, y: np.ndarray, edge: float, heights: np.ndarray
 ) -> np.ndarray:
     """Return the heights of names, exchanged where their leaders cross."""
-    found = heights.copy()
+    places = heights.copy()
     for _ in range(len(x)):
         for i, j in itertools.combinations(range(len(x)), 2):
-            lines = [np.array([x[k], y[k], edge, found[k]]) for k in (i, j)]
+            lines = [np.array([x[k], y[k], edge, places[k]]) for k in (i, j)]
             if crossing(*lines):
-                found[i], found[j] = found[j], found[i]
-    return found
+                places[i], places[j] = places[j], places[i]
+    return places
 
 
 def _beside(
     values: np.ndarray, gap: float, low: float, high: float, line: float
 ) -> np.ndarray:
     """Return the values moved apart as by ``_spread``, and off a line across."""
-    found, above = np.empty_like(values, float), values >= line
+    places, above = np.empty_like(values, float), values >= line
     for side, least, most in (
         (above, max(low, line + 0.6 * gap), high),
         (~above, low, min(high, line - 0.6 * gap)),
     ):
         if side.any():
-            found[side] = _spread(values[side], gap, least, most)
-    return found
+            places[side] = _spread(values[side], gap, least, most)
+    return places
 
 
 def _look(name: str) -> Style:
@@ -220,8 +220,8 @@ def bytes_page(frame: pd.DataFrame, means: pd.DataFrame) -> tuple[Figure, pd.Dat
     small[0].set_ylabel("Accuracy (%)")
     below.supxlabel("MB per client", fontsize=8)
     columns = ["partition", "method", "megabytes", "own"]
-    whole = pd.concat([means.assign(partition="mean"), frame])
-    return fig, whole.loc[:, columns].reset_index(drop=True)
+    rows = pd.concat([means.assign(partition="mean"), frame])
+    return fig, rows.loc[:, columns].reset_index(drop=True)
 
 
 @mpl.rc_context(RC)

@@ -93,9 +93,9 @@ def embeddings(up: fedhpro.Up) -> Protos:
     own = torch.arange(up.gradients.count.shape[-1])
     row = _of_head(up)[:, own, own]  # [K, C, d + 1]: the row of the class's own logit
     value, miss = row[..., :-1], row[..., -1:]
-    found = miss.squeeze(-1) != 0
+    readable = miss.squeeze(-1) != 0
     mean = torch.where(miss != 0, value / torch.where(miss != 0, miss, 1.0), 0.0)
-    return Protos(mean, up.gradients.count * found)
+    return Protos(mean, up.gradients.count * readable)
 
 
 def against_truth(fed: Federation, after: Round) -> pd.DataFrame:
@@ -120,22 +120,22 @@ def against_truth(fed: Federation, after: Round) -> pd.DataFrame:
             "grad_when='post_local', grad_samples='all' and grad_aug='none'"
         )
     fed = fed._replace(train=fed.train.cohort(after.cohort))
-    found = softmaxes(fed.ctx.net, after.up, hp)
+    guess = softmaxes(fed.ctx.net, after.up, hp)
     out, real = forward(fed.ctx.net, after.up.model.state, fed.train, stacked=True)
     label = torch.where(real, fed.train.y[padded(fed.train.index)[0]], -1)
     share = torch.softmax(out.logits.double(), -1)
     truth = from_sums(*class_sums(share, label, fed.ctx.classes))
-    error = (found.mean - truth.mean).abs().amax(-1)
-    own = found.mean.diagonal(dim1=1, dim2=2)
+    error = (guess.mean - truth.mean).abs().amax(-1)
+    own = guess.mean.diagonal(dim1=1, dim2=2)
     rows = [
         (
             after.cohort[k],
             c,
-            int(found.count[k, c]),
+            int(guess.count[k, c]),
             float(error[k, c]),
             float(own[k, c]),
         )
-        for k, c in found.known.nonzero().tolist()
+        for k, c in guess.known.nonzero().tolist()
     ]
     return pd.DataFrame(rows, columns=["client", "class", "samples", "error", "own"])
 
@@ -221,15 +221,15 @@ def cells_of_papers(
                 said = cell["setting"] in ("", "scheme")  # scheme: a column of its own
                 varied = "" if said else f"{cell['setting']} {cell['value']}"
                 first = seed if spec.partition_seed is None else spec.partition_seed
-                each = [
+                counts = [
                     spec.model_copy(update={"partition_seed": first + i})
                     for i in range(draws)
                 ]
-                found = pd.DataFrame(
+                table = pd.DataFrame(
                     small_cells(partition_of(one, data), data.train_y, limits)
-                    for one in each
+                    for one in counts
                 )
-                shares = pd.DataFrame(found["below"].tolist()).div(found["cells"], 0)
+                shares = pd.DataFrame(table["below"].tolist()).div(table["cells"], 0)
                 rows.append(
                     row
                     | {
@@ -237,9 +237,9 @@ def cells_of_papers(
                         "setting": varied,
                         "clients": spec.clients,
                         "draws": draws,
-                        "cells": found["cells"].mean(),
-                        "smallest": found["smallest"].min(),
-                        "median": found["median"].mean(),
+                        "cells": table["cells"].mean(),
+                        "smallest": table["smallest"].min(),
+                        "median": table["median"].mean(),
                     }
                     | {f"below {m}": shares[m].mean() for m in limits}
                     | {f"below {m}_sd": shares[m].std() for m in limits}
@@ -247,5 +247,5 @@ def cells_of_papers(
     columns = ["paper", "dataset", "scheme", "setting", "clients", "draws", "cells"]
     columns += ["smallest", "median"]
     columns += [f"below {m}{end}" for m in limits for end in ("", "_sd")]
-    whole = dict.fromkeys(["clients", "draws", "smallest"], "Int64")
-    return pd.DataFrame(rows).reindex(columns=columns).astype(whole)
+    integers = dict.fromkeys(["clients", "draws", "smallest"], "Int64")
+    return pd.DataFrame(rows).reindex(columns=columns).astype(integers)

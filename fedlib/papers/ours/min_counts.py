@@ -35,13 +35,13 @@ def specs(p: Mapping[str, Any]) -> list[Spec]:
     """
     refuse_unknown(p, leaderboard.PARAMETERS | {"min_counts", "sampling"})
     shared = {name: p[name] for name in p if name in leaderboard.PARAMETERS}
-    found = []
+    runs = []
     for spec in leaderboard.specs(shared):
         own = spec.partition.model_dump()
         drawn = own | {k: v for k, v in p["sampling"].items() if k in own}
         same = spec.model_dump() | {"partition": drawn}
-        found += [Spec.of(**same | {"min_count": m}) for m in p["min_counts"]]
-    return found
+        runs += [Spec.of(**same | {"min_count": m}) for m in p["min_counts"]]
+    return runs
 
 
 def kilobytes(result: Result) -> float:
@@ -65,7 +65,7 @@ def table(results: Sequence[Result]) -> pd.DataFrame:
     -------
     DataFrame
         partition (as printed), method, min_count, withheld (share of the cells, a
-        class of a client, that are kept back), accuracy (on the clients' own test
+        class of a client, that are withheld), accuracy (on the clients' own test
         shards by the method's own rule, mean over clients, last round), change (of
         accuracy, from the smallest ``min_count`` of the same seed), change_sd (of it
         over seeds, ddof 1), kilobytes (of what is sent of classes, per client and
@@ -91,7 +91,7 @@ def table(results: Sequence[Result]) -> pd.DataFrame:
     first = frame.groupby(runs)["min_count"].transform("idxmin")
     frame["change"] = frame["accuracy"] - frame.loc[first, "accuracy"].to_numpy()
     grouped = frame.groupby(["partition", "method", "min_count"], sort=False)
-    found = grouped[["withheld", "accuracy", "change", "kilobytes"]].mean()
-    found["change_sd"], found["seeds"] = grouped["change"].std(), grouped.size()
+    means = grouped[["withheld", "accuracy", "change", "kilobytes"]].mean()
+    means["change_sd"], means["seeds"] = grouped["change"].std(), grouped.size()
     order = ["withheld", "accuracy", "change", "change_sd", "kilobytes", "seeds"]
-    return found[order].reset_index()
+    return means[order].reset_index()
