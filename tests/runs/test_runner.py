@@ -612,7 +612,10 @@ def test_models_of_someone_else_are_made_again():
         assert torch.equal(value, flatten(found.mine)[name]), name
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"train_seconds_per_round": -1}', "1"])
+HALF = '{"train_seconds_per_round": 1, "evaluate_seconds_per_round": -1}'
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"train_seconds_per_round": 1}', HALF])
 def test_a_damaged_time_is_no_time(text):
     runner.run(small())
     (address.folder(small()) / "timing.json").write_text(text)
