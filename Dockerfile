@@ -16,4 +16,5 @@ COPY --chown=reader . .
 RUN make setup LOCKED=1 TORCH=cpu
 
 EXPOSE 8888
-CMD [".venv/bin/jupyter", "lab", "--ip=0.0.0.0", "--no-browser", "notebooks"]
+CMD [".venv/bin/jupyter", "lab", "--ip=0.0.0.0", "--no-browser", \
+    "--LabApp.default_url=/lab/tree/notebooks/learn/00_start_here.ipynb"]

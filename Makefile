@@ -19,18 +19,20 @@ BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 INSTALLED := $(VENV)/.installed
 
 .PHONY: setup quickstart lab test fast unit slow nbval lint format types rebuild twice ci
-.PHONY: actionlint docs portable wheel gpu golden refresh results slides bench chaos clean
+.PHONY: actionlint browser docs portable wheel gpu golden refresh results slides bench
+.PHONY: chaos clean
 
 setup: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; name it with PYTHON=..."; exit 1; }
-	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
-	if [ "$(TORCH)" = cpu ] && [ -z "$(LOCKED)$(LOWEST)" ]; then \
+	@echo "installing into $(VENV): minutes, and gigabytes unless TORCH=cpu"
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
+	@if [ "$(TORCH)" = cpu ] && [ -z "$(LOCKED)$(LOWEST)" ]; then \
 	  $(BIN)/python -m pip install --quiet \
 	  --index-url $(CPU_INDEX) 'torch>=2.6' 'torchvision>=0.21'; fi
-	if [ -n "$(LOWEST)" ]; then $(BIN)/python -m pip install --quiet uv && \
+	@if [ -n "$(LOWEST)" ]; then $(BIN)/python -m pip install --quiet uv && \
 	  $(BIN)/python -m uv pip install --quiet --python $(BIN)/python \
 	  --resolution lowest-direct --torch-backend cpu -e '.[dev]'; \
 	elif [ -n "$(LOCKED)" ] && [ "$(TORCH)" = cpu ]; then \
@@ -45,7 +47,7 @@ $(INSTALLED): pyproject.toml
 	  UV_PROJECT_ENVIRONMENT=$(abspath $(VENV)) $(BIN)/python -m uv sync --quiet \
 	  --frozen --inexact --extra dev; \
 	else $(BIN)/python -m pip install --quiet -e '.[dev]'; fi
-	touch $@
+	@touch $@
 
 quickstart: setup
 	$(BIN)/fedlib rebuild $(FIRST) --preset quick
@@ -59,8 +61,9 @@ quickstart: setup
 	@echo "$(BIN)/fedlib list artefacts   what there is, to rebuild one by one"
 	@echo "$(BIN)/fedlib show $(FIRST) --preset cpu   the same on real data"
 
+# From the root, so that the links of the pages to code and papers open.
 lab: setup
-	$(BIN)/jupyter lab notebooks
+	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/learn/00_start_here.ipynb
 
 test: setup unit slow nbval
 
@@ -86,6 +89,14 @@ nbval: setup
 	FEDLIB_CI=1 FEDLIB_JOBS=1 FEDLIB_DEVICE=$(DEVICE) $(BIN)/python -m pytest -q -n $(JOBS) \
 	  --dist loadfile --nbval --nbval-current-env \
 	  --nbval-sanitize-with tests/nbval.cfg --nbval-cell-timeout 180 notebooks/learn
+
+# Walkthroughs in JupyterLab, by an installed Chromium or Chrome without a window; what it
+# saw stays in build/browser.
+browser: setup
+	$(BIN)/python -m pip install --quiet -e '.[browser]'
+	$(BIN)/python -c 'from tests.learn import test_browser as t; t.FOUND or exit(t.NONE)'
+	mkdir -p build
+	$(BIN)/python -m pytest -q -m browser --basetemp build/browser tests/learn
 
 lint: setup
 	$(BIN)/ruff check .

@@ -72,8 +72,9 @@ def card(
     blocks = "\n".join(lines).split("\n\n")
     for number, block in enumerate(blocks):
         if re.search(r"^ |\S {2,}\S|\|", block, re.MULTILINE):
+            plain = block.replace("``", "`")  # is not set as code in a block of text
             blocks[number] = ".. code-block:: text\n\n" + re.sub(
-                "^", "    ", block, flags=re.MULTILINE
+                "^", "    ", plain, flags=re.MULTILINE
             )
     lines[:] = "\n\n".join(blocks).split("\n")
 

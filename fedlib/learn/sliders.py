@@ -43,20 +43,24 @@ def slider(
     shown = display(fig, display_id=True)
     if os.environ.get("FEDLIB_CI") or shown is None:
         return fig, numbers
-    from ipywidgets import SelectionSlider  # takes a while, and CI needs it not
+    from ipywidgets import Label, SelectionSlider  # takes a while, and CI needs it not
 
     options = [(f"{place:g}", place) for place in places]
     handle = SelectionSlider(
         options=options, value=start, description=name, continuous_update=False
     )
+    note = Label("")
 
     def moved(change: dict) -> None:
         other, _ = draw(change["new"])
         plt.close(other)
         shown.update(other)
+        away = change["new"] != start
+        note.value = f"Below, all is still of {name} = {start:g}." if away else ""
 
     handle.observe(moved, "value")
     display(handle)
+    display(note)
     return fig, numbers
 
 

@@ -203,9 +203,8 @@ def run_many(
         raise ValueError(f"jobs: got {jobs}, expected at least 1")
     tasks, failed = _tasks(specs, in_order)
     count = len(tasks) + len(failed)
-    bar = tqdm(
-        total=len(tasks), unit="run", disable=after is not None or progress_off()
-    )
+    silent = after is not None or not tasks or progress_off()
+    bar = tqdm(total=len(tasks), unit="run", disable=silent)
     try:
         with bar, closing(_computed(tasks, jobs, cluster)) as computed:
             for task, error in computed:

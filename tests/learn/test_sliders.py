@@ -39,9 +39,14 @@ def test_the_first_picture_is_kept_and_moving_draws_another(monkeypatch, shown):
     assert handle.description == "x"
     assert [value for _, value in handle.options] == [0.1, 0.5, 0.9]
     assert handle.value == 0.5
+    note = shown[2]
+    assert note.value == ""
     handle.value = 0.9
-    heights = [bar.get_height() for bar in shown[2].axes[0].patches]
+    heights = [bar.get_height() for bar in shown[3].axes[0].patches]
     assert heights == pytest.approx([0.9, 0.1])
+    assert note.value == "Below, all is still of x = 0.5."
+    handle.value = 0.5
+    assert note.value == ""
     assert not plt.get_fignums()  # nothing is left for Jupyter to show twice
 
 

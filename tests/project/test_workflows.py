@@ -92,6 +92,7 @@ def test_ci_does_what_it_should():
         "portable": ["portable"],
         "wheel": ["wheel"],
         "nbval": ["nbval"],
+        "browser": ["browser"],
         "papers": ["rebuild", "twice"],
     }
     assert set(triggers("ci.yml")) == {"push", "pull_request", "schedule"}

@@ -426,3 +426,12 @@ def test_an_error_that_cannot_travel_is_told_in_words():
     (found,) = [worker._portable(error) for error in (Stubborn("no"),)]
     assert str(found) == "Stubborn: no"
     assert "Stubborn: no" in found.__notes__[0]
+
+
+def test_nothing_to_compute_shows_no_bar(monkeypatch, capsys):
+    """A page whose runs are all there has no red line of 0 runs."""
+    monkeypatch.setattr(many, "progress_off", lambda: False)
+    many.run_many([short(rounds=1)])
+    assert "1/1" in capsys.readouterr().err
+    many.run_many([short(rounds=1)])
+    assert capsys.readouterr().err == ""
