@@ -12,13 +12,14 @@ from collections.abc import Callable
 from typing import Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
 
 from fedlib.data import facts
 from fedlib.data.words import class_names
-from fedlib.draw import panels, plot, reconstructions, saving, shaded
+from fedlib.draw import class_counts, panels, plot, reconstructions, saving, shaded
 from fedlib.papers.fedmps import attacks
 from fedlib.papers.fedpg import privacy
 from fedlib.papers.gfpl import plots
@@ -55,16 +56,33 @@ def _images(df: pd.DataFrame) -> Drawing:
     return fig, drawn.set_axis(df.columns, axis=1).assign(row=df["row"])
 
 
-def _heatmaps(df: pd.DataFrame) -> Drawing:
-    counts = {
-        panel: part.pivot(index="client", columns="class", values="count").to_numpy()
+def _counts(df: pd.DataFrame) -> dict[str, np.ndarray]:
+    return {
+        str(panel): part.pivot(index="client", columns="class", values="count").values
         for panel, part in df.groupby("panel", sort=False)
     }
+
+
+def _heatmaps(df: pd.DataFrame) -> Drawing:
+    counts = _counts(df)
     data = [facts(name) for name in ("cifar10", "fashion")]
     names = {each.title: class_names(each) for each in data}
     return shaded.heatmaps(
         counts, class_names={panel: names[panel] for panel in counts}
     )
+
+
+def _by_client(df: pd.DataFrame) -> Drawing:
+    return class_counts.heat_of(_counts(df))
+
+
+def _communication(df: pd.DataFrame) -> Drawing:
+    look = {"x": "method", "y": "kilobytes", "group": "direction", "percent": False}
+    return plot.bars(df, ylabel="Sent per round (kB)", **look)
+
+
+def _planes(df: pd.DataFrame) -> Drawing:
+    return panels.planes(df, class_names(facts("cifar10")))
 
 
 def _leak(df: pd.DataFrame) -> Drawing:
@@ -127,9 +145,14 @@ DRAWN: dict[str, Callable[[pd.DataFrame], Drawing]] = {
     "fedmps/fig11": _images,
     "fedmps/fig11_losses": _losses,
     "fedmps/fig3": _heatmaps,
+    "fedmps/fig4": _curves,
+    "fedmps/fig6": _planes,
+    "fedmps/fig7": _planes,
     "fedmps/table3_curves": _curves,
     "fedmps/table3_curves_fair": _curves,
     "fedmps/table5_both": _sent,
+    "fedpa/communication_bytes": _communication,
+    "fedpa/fig3": _by_client,
     "fedpa/leak_pictures": _leak,
     "fedpa/learning_curves": _curves,
     "fedpa/learning_generator": _logged("Value"),
@@ -145,6 +168,7 @@ DRAWN: dict[str, Callable[[pd.DataFrame], Drawing]] = {
     "fedpg/log_curves": _curves,
     "gfpl/appendix_b": _nearest,
     "gfpl/learning_curves": _curves,
+    "gfpl/table1_curves": _curves,
     "gfpl/learning_terms": _logged("Loss term"),
     "learn/leaderboard_bytes": _bytes,
     "learn/leaderboard_ranks": _ranks,

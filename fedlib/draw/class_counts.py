@@ -49,7 +49,19 @@ def heat(
     wide : bool
         Whether a single panel takes the full page instead of one column.
     """
-    tables = _tables(partitions, labels)
+    look = {"class_names": class_names, "write": write, "wide": wide}
+    return heat_of(_tables(partitions, labels), **look)
+
+
+@mpl.rc_context(looks.RC)
+def heat_of(
+    tables: Mapping[str, np.ndarray],
+    *,
+    class_names: Sequence[str] | None = None,
+    write: bool = True,
+    wide: bool = False,
+) -> tuple[Figure, pd.DataFrame]:
+    """Draw counts ``[clients, classes]``, a panel each, as ``heat`` does."""
     norm = shaded.shades(tables.values(), 1.0)
     most = max(table.shape[1] for table in tables.values())
     if class_names is not None and len(class_names) != most:
