@@ -73,13 +73,17 @@ def scores(out: Out, owns: Tensor, protos: Protos) -> dict[str, Tensor]:
     """Return scores ``[B, C]`` under every rule for one client.
 
     They are minus infinity where the rule asks for no class or the class has no
-    prototype.
+    prototype. A client whose own classes all lack one is read out by its head among
+    them (FedMPS's Eq. 19 leaves it open).
     """
     by_nearest = nearest(out.high, protos)
+    own_head = torch.where(owns, out.logits, float("-inf"))
+    own_nearest = torch.where(owns, by_nearest, float("-inf"))
+    usable = (owns & protos.known).any()
     return {
         "head_all": out.logits,
-        "head_own": torch.where(owns, out.logits, float("-inf")),
-        "nearest_own": torch.where(owns, by_nearest, float("-inf")),
+        "head_own": own_head,
+        "nearest_own": torch.where(usable, own_nearest, own_head),
         "nearest_all": by_nearest,
     }
 

@@ -208,13 +208,8 @@ def told_at_work(parent: subprocess.Popen, homes: list[Path]) -> list[int]:
 def test_two_jobs_that_are_ended_leave_nobody_behind(
     own_cache, elsewhere, record_property, victim
 ):
-<<<<<<< HEAD
-    specs = [SPEC.model_copy(update={"rounds": 250, "seed": seed}) for seed in (1, 2)]
-    homes = [address.folder(spec) for spec in specs]
-=======
     specs = [SPEC.model_copy(update={"rounds": 120, "seed": seed}) for seed in (1, 2)]
-    homes = [runner.folder(spec) for spec in specs]
->>>>>>> 9438bd10cca0304384df9fe3561962377d1c4171
+    homes = [address.folder(spec) for spec in specs]
     command = [sys.executable, "-c", PARENT, *(s.model_dump_json() for s in specs)]
     with subprocess.Popen(command, cwd=ROOT, env=dict(os.environ)) as parent:
         workers = told_at_work(parent, homes)
