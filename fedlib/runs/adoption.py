@@ -75,8 +75,8 @@ def _differences(
 ) -> Iterator[Difference | DataError]:
     """Play runs' first rounds on several processes; errors come in their place."""
     work = (joblib.delayed(_difference_or_error)(run, rounds) for run in runs)
-    found: Any = joblib.Parallel(jobs, return_as="generator")(work)
-    return iter(found)
+    played: Any = joblib.Parallel(jobs, return_as="generator")(work)
+    return iter(played)
 
 
 def _difference_or_error(run: Stored, rounds: int) -> Difference | DataError:

@@ -146,9 +146,12 @@ class Result:
         return pd.DataFrame(rows)
 
     def _of_participants(self, model: str) -> bool:
-        """Return whether some clients lack a model while others have it."""
-        # by the head every model can be read out, by prototypes not always
-        absent = self.log.accuracy[f"{model}/head_all"] == NOT_EVALUATED
+        """Return whether some clients lack a model while others have it.
+
+        Without prototypes to predict by, a client that has it lacks some rules alone.
+        """
+        counts = [v for n, v in self.log.accuracy.items() if _pair(n)[0] == model]
+        absent = torch.stack([count == NOT_EVALUATED for count in counts]).all(0)
         return bool((absent.any(1) & ~absent.all(1)).any())
 
     def payload(self) -> pd.DataFrame:

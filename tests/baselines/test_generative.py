@@ -13,6 +13,7 @@ from fedlib.baselines import ccvr, fedavg, fedgen, vhl
 from fedlib.blocks import descent, generators, virtual_images, with_generator
 from fedlib.blocks.virtual_images import Recipe
 from fedlib.core import readouts
+from fedlib.core.local import Batch
 from fedlib.core.messages import as_model, sizes
 from fedlib.core.method import Context, Round, rounds
 from fedlib.core.nets import build
@@ -162,7 +163,7 @@ def test_fedgen_client_loss_by_numpy(monkeypatch):
     fresh = args["draw"](1, 7)
     x, y = shards.x[:5], shards.y[:5]
     state = {k: v[1] for k, v in mine.state.items()}
-    found = args["loss"](dict(state), x, y, fresh)
+    found = args["loss"](dict(state), Batch(x, y, fresh))
 
     assert 2 not in fresh["labels"]
     assert fresh["noise"].shape == (32, 32)
@@ -727,7 +728,8 @@ def test_vhl_loss_by_hand(monkeypatch):
     """
     _, mine, shards, args, _ = asked(monkeypatch)
     state = {k: torch.zeros_like(v[0]) for k, v in mine.state.items()}
-    found = args["loss"](state, shards.x[:8], shards.y[:8], args["draw"](0, 0))
+    batch = Batch(shards.x[:8], shards.y[:8], args["draw"](0, 0))
+    found = args["loss"](state, batch)
     assert float(found.total) == pytest.approx(7.5652, abs=1e-4)
 
 
@@ -743,7 +745,7 @@ def test_vhl_loss_and_slopes_by_loops(monkeypatch):
     for oracle in (False, True):
         state = {k: v[1].clone().requires_grad_() for k, v in mine.state.items()}
         if not oracle:
-            total = args["loss"](state, x, y, fresh).total
+            total = args["loss"](state, Batch(x, y, fresh)).total
         else:
             both = torch.cat([x, images[fresh["virtual"]]])
             z = ctx.net(state, both, train=True).high

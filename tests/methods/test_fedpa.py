@@ -12,6 +12,7 @@ from torch.func import vmap
 import fedlib
 from fedlib.blocks import descent, generators
 from fedlib.core import protos
+from fedlib.core.local import Batch
 from fedlib.core.messages import as_model, sizes
 from fedlib.core.method import Context, NonFiniteError, Round, rounds
 from fedlib.core.nets import build
@@ -565,7 +566,7 @@ def test_client_loss_by_numpy(variant, t, monkeypatch):
     fresh = args["draw"](1, 7)
     x, y = shards.x[:8], shards.y[:8]
     state = {k: v[1] for k, v in mine.state.items()}
-    found = args["loss"]({k: v.clone() for k, v in state.items()}, x, y, fresh)
+    found = args["loss"]({k: v.clone() for k, v in state.items()}, Batch(x, y, fresh))
 
     released = variant == "reference"
     pick = ctx.random("synthetic 7", 1)
@@ -619,7 +620,8 @@ def test_which_weights_each_term_reaches(monkeypatch):
         for k, v in mine.state.items()
     }
     trained = {k: v for k, v in state.items() if v.requires_grad}
-    found = args["loss"](state, shards.x[:8], shards.y[:8], args["draw"](0, 0))
+    batch = Batch(shards.x[:8], shards.y[:8], args["draw"](0, 0))
+    found = args["loss"](state, batch)
     for name, in_head in (("synthetic", True), ("align", False)):
         slopes = torch.autograd.grad(
             found.terms[name],

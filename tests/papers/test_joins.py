@@ -30,7 +30,7 @@ from fedlib.papers.fedmps import tables
 from fedlib.papers.fedpa import generated
 from fedlib.papers.source import Accuracies, Origin, Source
 from fedlib.rebuild import artefacts, notebook, our_runs, parameters, scoreboard
-from fedlib.runs import beside, reports
+from fedlib.runs import beside, reports, titles
 from fedlib.runs.results import Result
 from fedlib.runs.spec import Spec
 from fedlib.support import paths
@@ -207,7 +207,7 @@ def written(runs, monkeypatch):
         monkeypatch.setattr(module, "run_many", runs.results)
     for module in (data, tables):
         monkeypatch.setattr(module, "load", stand_in)
-    for module in (data, study, reports):
+    for module in (data, study, reports, titles):
         monkeypatch.setattr(module, "facts", known)
     for module, name in (
         (plot, "curves"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedlib.runs import runner
+from fedlib.runs import checkpoints
 from fedlib.support.paths import ROOT
 from tests.runs.test_runner import small
 
@@ -41,6 +41,6 @@ def test_loads_are_what_their_names_say(own_cache):
     assert len({task.key for task in missing}) == 3
     assert failed == []
     assert load["logged"](1_050)()
-    assert len(list((own_cache / "run").glob("log-*"))) == 1_050 // runner.SEGMENT
+    assert len(list((own_cache / "run").glob("log-*"))) == 1_050 // checkpoints.SEGMENT
     sizes = [len(index) for index in load["parted"](10)().train]
     assert sum(sizes) == 600
