@@ -204,7 +204,10 @@ def told_at_work(parent: subprocess.Popen, homes: list[Path]) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", ["parent", "worker", "ctrl-c"])
+@pytest.mark.parametrize(
+    "victim",
+    [pytest.param("parent", marks=long), pytest.param("worker", marks=long), "ctrl-c"],
+)
 def test_two_jobs_that_are_ended_leave_nobody_behind(
     own_cache, elsewhere, record_property, victim
 ):
