@@ -168,7 +168,6 @@ DRAWN: dict[str, Callable[[pd.DataFrame], Drawing]] = {
     "fedpg/log_curves": _curves,
     "gfpl/appendix_b": _nearest,
     "gfpl/learning_curves": _curves,
-    "gfpl/table1_curves": _curves,
     "gfpl/learning_terms": _logged("Loss term"),
     "learn/leaderboard_bytes": _bytes,
     "learn/leaderboard_ranks": _ranks,

@@ -46,8 +46,8 @@ def test_a_page_shows_what_is_kept(site):
     assert (paths.ROOT / "figures/cpu/fedmps/table3.md").read_text(
         "utf-8"
     ) in page + "\n"
-    assert "Reduced: cifar10, 100 of 500 rounds" in page
-    assert "\n\nCIFAR-10, 100 of 500 rounds, one seed: by the paper's rule" in page
+    assert "Reduced: fashion, 10 of 800 rounds" in page
+    assert "\n\nCIFAR-10, the 500 rounds of the released command, best round" in page
     assert page.count("table3_curves_fair.png)") == 1
 
 
