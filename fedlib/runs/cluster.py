@@ -71,8 +71,8 @@ class Cluster:
                 f"cluster: the scheduler at {self._address} is gone. {GO_ON}"
             ) from error
         return {
-            Worker(address, worker["host"], worker["local_directory"]): worker
-            for address, worker in identity["workers"].items()
+            Worker(address, about["host"], about["local_directory"]): about
+            for address, about in identity["workers"].items()
         }
 
     def workers(self) -> list[Worker]:

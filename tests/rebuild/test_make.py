@@ -20,6 +20,7 @@ from fedlib.rebuild.progress import Progress
 from fedlib.runs import address, many, published, runner, shapes, timings
 from fedlib.runs.spec import SettingError, Spec
 from fedlib.support import paths
+from fedlib.support.sources import code
 
 WRITE = """
 import os, pathlib
@@ -683,6 +684,15 @@ def published_runs(with_runs, own_cache, monkeypatch) -> list[Spec]:
         published.publish(runner.run(spec).key)
     own_cache.rename(own_cache.with_name("elsewhere"))
     return with_runs
+
+
+@pytest.mark.parametrize("name", ["fedmps/table3", "fedpa/table2"])
+def test_tables_of_runs_need_no_models(name):
+    """Else a reader's computer would make them again: published runs have none."""
+    places = staleness.used(artefacts.prepare(name, "cpu").notebook)
+    assert make.MODELS not in code(places).parts
+    places = staleness.used(artefacts.prepare("fedmps/fig7", "cpu").notebook)
+    assert make.MODELS in code(places).parts
 
 
 def test_published_runs_are_not_computed(published_runs, kernels, monkeypatch):
