@@ -367,6 +367,8 @@ class Artefact:
         settings: BaseModel | dict[str, Any] | None = None,
         datasets: Sequence["Dataset | Facts"] = (),
         notes: Sequence[Note | str] = (),
+        *,
+        messages_only: bool = False,
     ) -> None:
         """Write where the numbers come from, as JSON without times or places.
 
@@ -381,6 +383,9 @@ class Artefact:
         notes : list of Note or str
             What a reader must know, such as ``Note("reduced", "20 of 500 rounds")``;
             plain text is a remark.
+        messages_only : bool
+            The runs are as short as it takes to count their messages: their accuracy
+            is left out, and counts nowhere.
         """
         if isinstance(notes, str):
             raise TypeError(f"notes: got {notes!r}, expected a list of notes")
@@ -392,7 +397,7 @@ class Artefact:
                 "seed": r.spec.seed,
                 "rounds": r.spec.rounds,
                 "spec": r.spec.model_dump(mode="json"),
-                "accuracy": measured(r),
+                "accuracy": None if messages_only else measured(r),
             }
             for r in results
         ]
