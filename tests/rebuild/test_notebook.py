@@ -26,7 +26,7 @@ from fedlib.draw.looks import RC
 from fedlib.draw.plot import bars
 from fedlib.draw.tables import render
 from fedlib.methods import fedpg
-from fedlib.rebuild import notebook
+from fedlib.rebuild import notebook, our_runs
 from fedlib.runs.notes import Note
 from fedlib.runs.results import Result
 from fedlib.runs.spec import SettingError, Spec
@@ -408,6 +408,18 @@ def test_provenance_says_where_the_numbers_come_from():
         "runs": [run | {"key": "key2", "seed": 2}, run | {"key": "key1", "seed": 1}],
         "data": [{"name": "digits", "title": "Digits", "fingerprint": "abc"}],
     }
+
+
+def test_runs_that_count_messages_have_no_accuracy_to_count():
+    """Two rounds of two hundred stood on the scoreboard as a cut run of Table II."""
+    art = notebook.artefact("fedpa", "communication", "quick")
+    art.provenance([fake_result(1)], messages_only=True)
+    path = paths.figures_dir() / "quick" / "fedpa" / "communication.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    assert [run["accuracy"] for run in record["runs"]] == [None]
+    assert our_runs.runs("quick") == {}
+    art.provenance([fake_result(1)])
+    assert list(our_runs.runs("quick")) == ["digits"]
 
 
 def test_provenance_refuses_host_paths_and_objects():
