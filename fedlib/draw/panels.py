@@ -1,9 +1,5 @@
 """Accuracy against a setting, and grids of embedded samples."""
 
-# pandas ships no types, and those that pyright infers for frames are wrong here.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

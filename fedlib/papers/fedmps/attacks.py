@@ -4,10 +4,6 @@ From prototypes without a query (A), from prototypes by queries (B), and, to see
 single image would give away, from the image's own embedding by queries (C).
 """
 
-# pandas ships no types, and those that pyright infers for frames are wrong here.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false
-
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 

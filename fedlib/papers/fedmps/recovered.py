@@ -1,9 +1,5 @@
 """How much of a client's images attacks recovered, beside guesses without an attack."""
 
-# pandas ships no types, and those that pyright infers for frames are wrong here.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false
-
 from collections.abc import Sequence
 
 import pandas as pd

@@ -5,10 +5,6 @@ to learn a client's class histogram, since the method sends it. The generator is
 by the server on the clients' heads and prototypes, and is sent to every client.
 """
 
-# pandas ships no types, and those that pyright infers for frames are wrong here.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple

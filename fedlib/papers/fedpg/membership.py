@@ -3,10 +3,6 @@
 As Homer et al. (PLoS Genetics, 2008) told whose genomes an average was made of.
 """
 
-# pandas ships no types, and those that pyright infers for frames are wrong here.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false
-
 from collections.abc import Sequence
 
 import pandas as pd

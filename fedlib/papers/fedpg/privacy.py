@@ -5,12 +5,8 @@ kind as the clients'. It decodes or optimises images that have a feature's value
 (``attacks/``), and looks which images an average was made of (``membership``).
 """
 
-# pandas ships no types, and those that pyright infers for frames are wrong here.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false
-
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
@@ -39,7 +35,7 @@ class Attack(NamedTuple):
 
 
 def _decoded(
-    images: Tensor, known: Tensor, codes: Tensor, seed: int, **training: float
+    images: Tensor, known: Tensor, codes: Tensor, seed: int, **training: Any
 ) -> Tensor:
     """Return what a decoder trained on pairs makes of codes ``[S, V, d]``.
 
@@ -87,8 +83,8 @@ def attack(
     candidates: int,
     attacker: int,
     averaged: int,
-    decoder: dict[str, float],
-    pixels: dict[str, float],
+    decoder: dict[str, Any],
+    pixels: dict[str, Any],
     seed: int,
 ) -> Attack:
     """Attack features, and averages of them, under a run's last global model.

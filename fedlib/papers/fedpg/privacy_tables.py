@@ -1,9 +1,5 @@
 """Fig. 8's tables and pictures: attacks on several runs, by net and method."""
 
-# pandas ships no types, and those that pyright infers for frames are wrong here.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false
-
 from collections.abc import Sequence
 
 import pandas as pd
