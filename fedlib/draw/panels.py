@@ -88,20 +88,17 @@ def lines(
     layout.require(df, [panel, x, line, y], asked)
     order = list(dict.fromkeys(df[line]))
     look = looks.styles(order)
+    longest = max(len(style.label) for style in look.values())
     rows = df if setting in df else df.assign(**{setting: x})
     panels = list(rows.groupby([panel, setting], sort=False))
     fig, axes, columns = layout.panel_axes(
-        len(panels),
-        2.2,
-        len(order),
-        ylabel=ylabel,
-        longest=max(len(s.label) for s in look.values()),
+        len(panels), 2.2, len(order), ylabel=ylabel, longest=longest
     )
-    several = df[panel].nunique() > 1
-    titles = [str(names.get(title, title)) for (title, _), _ in panels]
+    titles = [""] * len(panels)
+    if df[panel].nunique() > 1:
+        titles = [str(names.get(title, title)) for (title, _), _ in panels]
     drawn_in = [part for _, part in panels]
-    compared = titles if several else [""] * len(titles)
-    alike = layout.compare(axes, compared, [part[y] for part in drawn_in])
+    alike = layout.compare(axes, titles, [part[y] for part in drawn_in])
     handles = {}
     for ax, title, ((_, swept), part) in zip(axes, titles, panels, strict=True):
         place = _places(list(dict.fromkeys(part[x])))
@@ -112,7 +109,7 @@ def lines(
                 handles[name] = _line(ax, at, points, y, look[name])
         _setting_axis(ax, place)
         ax.set_xlabel(looks.words(str(names.get(swept, swept))))
-        ax.set_title(looks.words(title) if several else "")
+        ax.set_title(looks.words(title))
         ax.grid(axis="y")
     if percent:
         layout.in_percent(*axes)

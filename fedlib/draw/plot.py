@@ -165,6 +165,14 @@ def _hatched(ax: Axes, looks: Sequence[Style]) -> list[Patch]:
     return handles
 
 
+def _bar_looks(names: Sequence[Any], grouped: bool) -> dict[str, Style]:
+    """Return each bar's look; bars of one group that are no methods' are of one."""
+    look = styles(names)
+    if grouped or any(family(str(name)) for name in names):
+        return look
+    return {name: style._replace(colour=BLUE) for name, style in look.items()}
+
+
 def _beside(of: Sequence[Any], groups: Sequence[Any]) -> np.ndarray:
     """Return how far from the middle of its place each group's bar stands."""
     places = np.array([groups.index(group) for group in of])
@@ -202,9 +210,7 @@ def bars(
     labels = list(dict.fromkeys(df[x]))
     groups = [None] if group is None else list(dict.fromkeys(df[group]))
     fig, axes, columns = panel_axes(1, 2.2, len(groups) if group else 0, wide)
-    ax, look = axes[0], styles(groups if group else labels)
-    if not group and not any(family(str(name)) for name in labels):
-        look = {name: s._replace(colour=BLUE) for name, s in look.items()}
+    ax, look = axes[0], _bar_looks(groups if group else labels, bool(group))
     sns.barplot(
         df,
         x=x,

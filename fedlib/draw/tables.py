@@ -318,6 +318,18 @@ def _text_cells(column: pd.Series, word: Callable[[Any], str]) -> list[Cell]:
     return [Cell("" if is_missing(value) else str(word(value))) for value in column]
 
 
+def _in_print(cells: Mapping[Any, list[Cell]], right: set[int]) -> tuple[str, str]:
+    """Return columns of cells as Markdown and as LaTeX."""
+    heads = [str(column) for column in cells]
+    rows = list(zip(*cells.values(), strict=True))
+    in_markdown = [[cell.markdown() for cell in row] for row in rows]
+    in_latex = [[cell.latex() for cell in row] for row in rows]
+    return (
+        markdown_table([*map(escape_markdown, heads)], in_markdown, right),
+        latex_table([*map(escape_latex, heads)], in_latex, right),
+    )
+
+
 def render(
     df: pd.DataFrame,
     values: Sequence[str],
@@ -376,13 +388,8 @@ def render(
             cells[column] = _number_cells(df, column, *beside, ranked, digits, scale)
         else:
             cells[column] = _text_cells(df[column], names.get(column, str))
-    rows = list(zip(*cells.values(), strict=True))
     right = {i for i, column in enumerate(columns) if column in values}
-    in_markdown = [[cell.markdown() for cell in row] for row in rows]
-    in_latex = [[cell.latex() for cell in row] for row in rows]
-    heads = [str(column) for column in columns]
-    markdown = markdown_table([*map(escape_markdown, heads)], in_markdown, right)
-    latex = latex_table([*map(escape_latex, heads)], in_latex, right)
+    markdown, latex = _in_print(cells, right)
     if best:
         markdown += f"\n{MARKS}\n"
         latex += rf"\par{{\footnotesize {MARKS}}}" + "\n"
