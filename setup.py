@@ -10,7 +10,7 @@ FOLDERS = ("notebooks/papers", "params", "results")
 
 
 class WithNotebooks(build_py):
-    """Copies the papers' notebooks, parameters and stored runs to ``fedlib/shipped``."""
+    """Copies notebooks, parameters and stored runs to ``fedlib/shipped``."""
 
     def run(self) -> None:
         """Build the package; installed as editable, it reads the repository itself."""

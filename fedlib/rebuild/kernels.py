@@ -15,7 +15,7 @@ from fedlib.support import paths
 
 KERNEL = "fedlib-rebuild"
 FEW = 3  # notebooks whose kernels import for themselves what they need
-# A kernel that is ended calls that an error; what is wrong in a cell comes as a message.
+# A kernel that is ended calls that an error; what is wrong in a cell is a message.
 QUIET = "--IPKernelApp.log_level=CRITICAL"
 ALONE = [sys.executable, "-m", "ipykernel_launcher", QUIET, "-f"]
 
