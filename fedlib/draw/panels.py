@@ -68,7 +68,7 @@ def lines(
         2.2,
         len(order),
         ylabel=ylabel,
-        longest=max(len(s.label) for s in look.values()),
+        labels=[s.label for s in look.values()],
     )
     several = df[panel].nunique() > 1
     titles = [str(names.get(title, title)) for (title, _), _ in panels]
