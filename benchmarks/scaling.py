@@ -29,7 +29,7 @@ from fedlib import papers
 from fedlib.core import nets
 from fedlib.core.rng import generator
 from fedlib.core.shards import Shards
-from fedlib.draw import plot, saving
+from fedlib.draw import layout, plot, saving
 from fedlib.runs import runner
 from fedlib.runs.federation import Federation, federation
 
@@ -183,6 +183,8 @@ def write(frame: pd.DataFrame, against: str) -> None:
     )
     for ax in fig.axes:
         ax.set(xscale="log", yscale="log")
+        layout.name_round_numbers(ax.xaxis)
+        layout.name_round_numbers(ax.yaxis)
     name = "scaling" if against == "clients" else f"scaling_{against}"
     saving.save(fig, frame, OUT / name)
 

@@ -8,8 +8,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import TextPath
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from fedlib.draw.looks import (
     COLUMN,
@@ -77,6 +80,13 @@ def spread_out(ax: Axes, lines: Iterable[Any]) -> None:
         ax.set_ylim(bottom=0)
 
 
+def name_round_numbers(axis: Axis) -> None:
+    """Mark 1, 2, 5, 10, ... of a logarithmic axis, as numbers and not as powers."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_locator(NullLocator())
+
+
 def spread_out_alike(
     axes: Sequence[Axes],
     alike: Sequence[Sequence[int]],
@@ -118,6 +128,18 @@ def require(df: pd.DataFrame, columns: Sequence[str], keys: list[str]) -> None:
         raise ValueError(f"df: got two rows for {keys} = {twice}, expected one")
 
 
+def _columns(width: float, labels: Iterable[str]) -> int:
+    """Return how many columns of a legend with these entries fit a width in inches."""
+    rc = plt.rcParams
+    font = FontProperties(size=rc["legend.fontsize"])
+    letters = [TextPath((0, 0), text, prop=font).get_extents().width for text in labels]
+    size = font.get_size_in_points()
+    between, border = rc["legend.columnspacing"], 2 * rc["legend.borderpad"]
+    column = (rc["legend.handlelength"] + rc["legend.handletextpad"] + between) * size
+    column += 1.01 * max(letters, default=0)  # pixels are whole
+    return int((72 * width + (between - border) * size) / column)
+
+
 def panel_axes(
     panels: int,
     height: float,
@@ -125,16 +147,16 @@ def panel_axes(
     wide: bool = False,
     xlabel: str = "",
     ylabel: str = "",
-    longest: int = 0,
+    labels: Iterable[str] = (),
 ) -> tuple[Figure, list[Axes], int]:
     """Return a figure of panels and the number of legend columns that fit it.
 
-    ``longest`` is the number of letters of the legend's longest entry.
+    ``labels`` are the legend's entries, if they may be long.
     """
     across = 2 if panels == 4 else min(panels, 3)
     width = PAGE if wide or panels > 1 else COLUMN
     fit = 3 if width == COLUMN else 6
-    fit = min(fit, int(width / (0.42 + 0.055 * longest)))  # handle and letters, inches
+    fit = min(fit, _columns(width, labels))
     columns = min(fit, legend) or 1
     columns = math.ceil(legend / math.ceil(legend / columns)) if legend else 1
     down = math.ceil(panels / across)

@@ -88,11 +88,11 @@ def lines(
     layout.require(df, [panel, x, line, y], asked)
     order = list(dict.fromkeys(df[line]))
     look = looks.styles(order)
-    longest = max(len(style.label) for style in look.values())
+    labels = [style.label for style in look.values()]
     rows = df if setting in df else df.assign(**{setting: x})
     panels = list(rows.groupby([panel, setting], sort=False))
     fig, axes, columns = layout.panel_axes(
-        len(panels), 2.2, len(order), ylabel=ylabel, longest=longest
+        len(panels), 2.2, len(order), ylabel=ylabel, labels=labels
     )
     titles = [""] * len(panels)
     if df[panel].nunique() > 1:

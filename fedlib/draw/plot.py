@@ -116,9 +116,9 @@ def curves(
     rows = df if panel in df else df.assign(**{panel: ""})
     parts = dict(list(rows.groupby([panel, line], sort=False)))
     panels = list(dict.fromkeys(rows[panel]))
-    longest = max(len(s.label) for s in look.values())
+    labels = [s.label for s in look.values()]
     fig, axes, columns = panel_axes(
-        len(panels), 2.2, len(order), xlabel=xlabel, ylabel=ylabel, longest=longest
+        len(panels), 2.2, len(order), xlabel=xlabel, ylabel=ylabel, labels=labels
     )
     drawn_in = [rows[rows[panel] == title] for title in panels]
     alike = compare(axes, panels, [part[y] for part in drawn_in])

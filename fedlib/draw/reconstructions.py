@@ -8,7 +8,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from torch import Tensor
 
 from fedlib.draw import layout, looks
@@ -200,9 +199,9 @@ def losses(
     drawn = drawn.reset_index()
     panels = list(dict.fromkeys(drawn["panel"]))
     look = looks.styles(dict.fromkeys(drawn[line]))
-    longest = max(len(s.label) for s in look.values())
+    entries = [s.label for s in look.values()]
     fig, axes, columns = layout.panel_axes(
-        len(panels), 2.0, len(look), xlabel="Training step", longest=longest
+        len(panels), 2.0, len(look), xlabel="Training step", labels=entries
     )
     handles = {}
     for ax, panel in zip(axes, panels, strict=True):
@@ -224,9 +223,7 @@ def losses(
                 )
         if min(part["loss"]) > 0:
             ax.set_yscale("log")
-            ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            ax.yaxis.set_minor_locator(NullLocator())
+            layout.name_round_numbers(ax.yaxis)
         ax.set_title(panel)
         ax.set_ylabel((labels or {}).get(panel, "Loss"))
         ax.grid(axis="y")

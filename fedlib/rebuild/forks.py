@@ -54,7 +54,7 @@ def begin(talk: socket.socket, launch: Callable[[list[str]], None]) -> None:
     talk.sendall(str(os.getpid()).encode())
     threading.Thread(target=lambda: talk.recv(1) or os._exit(1), daemon=True).start()
     arguments = ["-f", connection, f"--IPKernelApp.parent_handle={parent}"]
-    launch([*arguments, "--IPKernelApp.log_level=ERROR"])
+    launch([*arguments, "--IPKernelApp.log_level=CRITICAL"])
     os._exit(0)
 
 

@@ -15,8 +15,9 @@ from fedlib.support import paths
 
 KERNEL = "fedlib-rebuild"
 FEW = 3  # notebooks whose kernels import for themselves what they need
-ALONE = [sys.executable, "-m", "ipykernel_launcher", "--IPKernelApp.log_level=ERROR"]
-ALONE += ["-f"]
+# A kernel that is ended calls that an error; what is wrong in a cell is a message.
+QUIET = "--IPKernelApp.log_level=CRITICAL"
+ALONE = [sys.executable, "-m", "ipykernel_launcher", QUIET, "-f"]
 
 
 @contextmanager

@@ -8,11 +8,13 @@ from pathlib import Path
 from platformdirs import user_cache_path
 
 ROOT = Path(__file__).resolve().parents[2]
-NOTEBOOKS = ROOT / "notebooks"
-PARAMS = ROOT / "params"
-RESULTS = ROOT / "results"
-# An installed fedlib has no notebooks: what its user draws goes to the working folder.
-FIGURES = (ROOT if NOTEBOOKS.is_dir() else Path.cwd()) / "figures"
+SHIPPED = ROOT / "fedlib" / "shipped"  # what a wheel brings along (setup.py)
+HOME = SHIPPED if SHIPPED.is_dir() else ROOT
+NOTEBOOKS = HOME / "notebooks"
+PARAMS = HOME / "params"
+RESULTS = HOME / "results"
+# What the user of an installed fedlib draws goes to the working folder.
+FIGURES = (ROOT if HOME == ROOT else Path.cwd()) / "figures"
 PRESETS = ("quick", "cpu", "paper")  # folders of PARAMS
 
 

@@ -297,6 +297,29 @@ def test_a_footnote_stands_below_all_else(kind):
     assert len(fig.texts) == 1
 
 
+@pytest.mark.parametrize("panels_of", [1, 2])
+@pytest.mark.parametrize("letters", [*range(5, 40, 3)])
+def test_a_legend_is_as_wide_as_the_picture_at_most(letters, panels_of):
+    names = [
+        f"{i} GMKD (raw, clipped at 5), Rate 0.01 Moon"[:letters] for i in range(9)
+    ]
+    rows = [(n, p, r, 0.5) for n in names for p in range(panels_of) for r in (1, 2)]
+    df = pd.DataFrame(rows, columns=["method", "panel", "round", "accuracy"])
+    fig, _ = plot.curves(df)
+    fig.set_dpi(looks.RC["savefig.dpi"])
+    fig.draw_without_rendering()
+    box = fig.legends[0].get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= fig.bbox.width
+
+
+def test_nine_long_names_stand_in_two_columns():
+    names = [f"FedHPro (raw, clipped at {i})" for i in range(9)]
+    rows = [(n, r, 0.5) for n in names for r in (1, 2)]
+    fig, _ = plot.curves(pd.DataFrame(rows, columns=["method", "round", "accuracy"]))
+    assert fig.legends[0]._ncols == 2
+
+
 def test_curves_draw_the_numbers_they_return():
     df = curve_frame(["fedavg", "fedmps"]).sample(frac=1, random_state=0)
     df["sd"] = 0.02

@@ -70,6 +70,9 @@ def test_losses_are_means_over_seeds():
     assert math.isnan(drawn["sd"].iloc[2])
     assert [ax.get_yscale() for ax in fig.axes] == ["log", "linear"]
     assert [ax.get_ylabel() for ax in fig.axes] == ["Error", "Loss"]
+    marked = [label.get_text() for label in fig.axes[0].get_yticklabels()]
+    assert {"2", "5"} <= set(marked)
+    assert not any("10^" in label for label in marked)
     assert fig.axes[0].lines[0].get_linestyle() == "-"
     named = df.rename(columns={"curve": "features"})
     _, drawn = reconstructions.losses(named, line="features")

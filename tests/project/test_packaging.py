@@ -1,9 +1,12 @@
 """The project's own files agree with each other."""
 
 import itertools
+import os
 import re
 import subprocess
+import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 import yaml
@@ -68,6 +71,42 @@ def test_conda_installs_the_same_package():
     assert pip == {"pip": ["-e .[dev]"]}
     python = next(p for p in conda["dependencies"] if str(p).startswith("python"))
     assert python.removeprefix("python") == PROJECT["requires-python"]
+
+
+def test_a_wheel_brings_what_rebuild_reads(tmp_path):
+    """Installed, and called in a folder of its user, the command finds all of it."""
+    pytest.importorskip("setuptools")
+    build = ["egg_info", "--egg-base", tmp_path, "build_py", "--build-lib", tmp_path]
+    command = [sys.executable, ROOT / "setup.py", "-q", *build]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    shipped = tmp_path / "fedlib" / "shipped"
+    files = {p.relative_to(shipped).as_posix() for p in shipped.rglob("*.*")}
+    tracked = subprocess.run(
+        ["git", "ls-files", "notebooks/papers", "params", "results"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert set(tracked) <= files
+
+    here = tmp_path / "of a user"
+    here.mkdir()
+    given = {n: v for n, v in os.environ.items() if not n.startswith("FEDLIB_")}
+    asked = "from fedlib.support import paths as p; print(*p.artefact_names()); "
+    asked += "print(p.PARAMS, p.figures_dir(), p.results_dir(), sep='\\n')"
+    answer = subprocess.run(
+        [sys.executable, "-c", asked],
+        env=given | {"PYTHONPATH": str(tmp_path)},
+        cwd=here,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    names, *places = answer.stdout.splitlines()
+    assert names.split() == paths.artefact_names()
+    expected = [shipped / "params", here / "figures", shipped / "results"]
+    assert [Path(place) for place in places] == expected
 
 
 @pytest.mark.parametrize("name", [".ci/run", ".github/workflows/ci.yml"])
