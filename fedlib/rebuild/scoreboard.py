@@ -255,15 +255,15 @@ def summary(board: pd.DataFrame) -> pd.DataFrame:
         axis=1,
     )
     order = ["paper", "kind", "numbers", *STATES]
-    return printed(table.loc[place.sort_values().index, order].reset_index(drop=True))
+    return in_words(table.loc[place.sort_values().index, order].reset_index(drop=True))
 
 
-def printed(table: pd.DataFrame) -> pd.DataFrame:
+def in_words(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table for readers, headers in words."""
-    in_words = table.copy()
-    if "table" in in_words:
-        in_words["table"] = in_words["table"].str.removeprefix("table")
-    return in_words.rename(columns=lambda name: name.replace("_", " "))
+    worded = table.copy()
+    if "table" in worded:
+        worded["table"] = worded["table"].str.removeprefix("table")
+    return worded.rename(columns=lambda name: name.replace("_", " "))
 
 
 def ran(board: pd.DataFrame) -> pd.DataFrame:
@@ -271,7 +271,7 @@ def ran(board: pd.DataFrame) -> pd.DataFrame:
     rows = board[board["state"].isin(RAN)]
     columns = ["paper", "table", "column", "row", "setting", "number", "sd"]
     ours = ["ours", "seeds", "gap", "near", "reference", "state", "budget"]
-    return printed(rows[[*columns, *ours]])
+    return in_words(rows[[*columns, *ours]])
 
 
 def tables(board: pd.DataFrame) -> pd.DataFrame:
@@ -280,11 +280,11 @@ def tables(board: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        As ``printed``: paper, table, dataset (its title); numbers that the paper prints
-        and our copy has; of these run (with the whole budget), within (near enough),
-        cut (at less); orderings, settings in which two methods or more ran, and of
-        these hold and open, as ``orderings`` has them; seeds, fewest to most; budget,
-        in words, each once.
+        As ``in_words``: paper, table, dataset (its title); numbers that the paper
+        prints and our copy has; of these run (with the whole budget), within (near
+        enough), cut (at less); orderings, settings in which two methods or more ran,
+        and of these hold and open, as ``orderings`` has them; seeds, fewest to most;
+        budget, in words, each once.
     """
     accuracy = board[(board.kind == "points") & (board.column == "mean")]
     accuracy = accuracy[accuracy.state != "not available"]
@@ -312,7 +312,7 @@ def tables(board: pd.DataFrame) -> pd.DataFrame:
         )
     columns = ["paper", "table", "dataset", "numbers", "run", "within", "cut"]
     columns += ["orderings", "hold", "open", "seeds", "budget"]
-    return printed(pd.DataFrame(rows, columns=columns))
+    return in_words(pd.DataFrame(rows, columns=columns))
 
 
 def orderings(board: pd.DataFrame) -> pd.DataFrame:
@@ -324,7 +324,7 @@ def orderings(board: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        As ``printed``: paper, table, setting, methods (how many ran), leads and leads
+        As ``in_words``: paper, table, setting, methods (how many ran), leads and leads
         here (the best of those, by the paper's numbers and by ours), pairs (with
         different numbers in the paper), in order (those with the same sign here) and
         level; ordering: ``holds`` (all pairs), ``open`` (no pair is turned, some are
@@ -362,7 +362,7 @@ def orderings(board: pd.DataFrame) -> pd.DataFrame:
         )
     columns = ["paper", "table", "setting", "methods", "leads", "leads_here"]
     columns += ["in_order", "level", "pairs", "ordering", "seeds", "budget"]
-    return printed(pd.DataFrame(rows, columns=columns))
+    return in_words(pd.DataFrame(rows, columns=columns))
 
 
 def _budgets(part: pd.DataFrame) -> str:

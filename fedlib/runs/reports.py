@@ -27,7 +27,6 @@ from fedlib.runs.titles import (
     label,
     labels,
     logged_title,
-    named,
     printed,
 )
 
@@ -50,7 +49,6 @@ __all__ = [
     "logged_title",
     "logs",
     "message_fields",
-    "named",
     "nearest_rule",
     "over_seeds",
     "pace",

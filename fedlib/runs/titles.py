@@ -95,13 +95,8 @@ NAMES = {"dataset": data_title, "method": registry.title}
 
 
 def printed(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with data sets and methods named as printed, for display."""
+    """Return a table for display: data sets and methods, if it has them, by title."""
     there = {column: NAMES[column] for column in NAMES if column in table}
     return table.assign(
         **{name: table[name].map(words) for name, words in there.items()}
     )
-
-
-def named(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with methods named as printed."""
-    return table.assign(method=table["method"].map(registry.title))

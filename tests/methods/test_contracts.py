@@ -215,15 +215,15 @@ def test_chunk_size_does_not_matter(case):
 @every_case
 def test_client_order_does_not_matter(case):
     method = registry.method(case.name)
-    common = {"common_init": True} if "common_init" in method.hp.model_fields else {}
-    ctx = replace(toy(case, 4, **common), round=1)
+    ctx = replace(toy(case, 4), round=1)
     shards = toy_shards(SIZES)
     server, mine = method.init(ctx)
     down = method.broadcast(ctx, server)
     order = [2, 0, 3, 1]
     place = torch.tensor(order)
     as_they_are, up, _ = method.client(ctx, down, mine, shards)
-    shuffled, up_shuffled, _ = method.client(ctx, down, mine, shards.cohort(order))
+    theirs = take(mine, place), shards.cohort(order)
+    shuffled, up_shuffled, _ = method.client(ctx, down, *theirs)
     for key, value in flatten(shuffled).items():
         torch.testing.assert_close(
             value, flatten(as_they_are)[key][place], rtol=0, atol=1e-6

@@ -220,7 +220,7 @@ def written(runs, monkeypatch):
     monkeypatch.setattr(tables, "draws", lambda *_: (none, {}))
     monkeypatch.setattr(generated, "survey", surveyed(runs))
     monkeypatch.setattr(notebook, "table", lambda *_, **__: None)
-    monkeypatch.setattr(notebook.Artefact, "figure", lambda *_, **__: None)
+    monkeypatch.setattr(notebook.Written, "figure", lambda *_, **__: None)
 
     def write(paper: str, name: str, **changed: Any) -> None:
         artefact = artefacts.prepare(f"{paper}/{name}", "paper", changed)

@@ -26,7 +26,7 @@ from fedlib.draw.looks import RC
 from fedlib.draw.plot import bars
 from fedlib.draw.tables import render
 from fedlib.methods import fedpg
-from fedlib.rebuild import notebook, our_runs
+from fedlib.rebuild import notebook, our_runs, written
 from fedlib.runs.notes import Note
 from fedlib.runs.results import Result
 from fedlib.runs.spec import SettingError, Spec
@@ -485,7 +485,7 @@ def test_no_committed_provenance_has_a_private_path():
     assert len(found) > 9
     for path in found:
         content = json.loads(path.read_text(encoding="utf-8"))
-        assert not any(map(paths.private_path, notebook._texts(content))), path
+        assert not any(map(paths.private_path, written._texts(content))), path
 
 
 def test_artefact_refuses_bad_names_and_a_table_over_a_figure():
