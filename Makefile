@@ -18,9 +18,9 @@ CPU_INDEX := https://download.pytorch.org/whl/cpu
 BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 INSTALLED := $(VENV)/.installed
 
-.PHONY: setup quickstart lab test fast unit slow nbval lint format types rebuild twice ci
-.PHONY: actionlint browser docs portable wheel gpu golden refresh results slides bench
-.PHONY: chaos clean
+.PHONY: setup quickstart lab test fast both unit slow nbval lint format types rebuild
+.PHONY: twice ci actionlint browser docs portable wheel gpu golden refresh results slides
+.PHONY: bench chaos clean
 
 setup: $(INSTALLED)
 
@@ -66,16 +66,20 @@ quickstart: setup
 lab: setup
 	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/learn/00_start_here.ipynb
 
-test: setup unit slow nbval
+test: setup both nbval
 
 # JOBS workers side by side, one thread each: more threads than cores slow all of them.
-unit slow nbval fast: export OMP_NUM_THREADS ?= 1
+both unit slow nbval fast: export OMP_NUM_THREADS ?= 1
 
 # Before a commit: what changed since main. What takes long is left to slow.
 fast: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python tools/changed_tests.py -q -n $(JOBS) --dist worksteal -m "not slow"
+
+# unit and slow, whose workers start once.
+both: setup
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal tests
 
 unit: setup
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not slow" tests

@@ -4,9 +4,9 @@ A LeNet on noise of CIFAR-10's shape, 16 training and 4 test images per client, 
 one epoch; FedAvg with 10 % of the clients in a round and with all, and FedMPS with all.
 Every point is a process of its own that plays rounds, evaluates as runs do (the last
 one under all rules) and says its peak of resident memory, beside what it had after its
-imports. Prints the exponent of time. Against classes it is 20 clients with three of
-them each, against the cohort FedAvg with so many of 1,000 clients in a round. One
-thread, processor's seconds.
+imports and a round of 20 clients, which loads the compiled kernels. Prints the exponent
+of time. Against classes it is 20 clients with three of them each, against the cohort
+FedAvg with so many of 1,000 clients in a round. One thread, processor's seconds.
 
     python benchmarks/scaling.py [--against clients] [--at 20 100 300 1000] [--rounds 3]
 """
@@ -98,6 +98,10 @@ def sizes_of(against: str, label: str, at: int) -> tuple[str, int, float, int]:
 
 def measure(against: str, label: str, at: int, rounds: int) -> dict:
     """Play rounds, and return their seconds and what they took of memory."""
+    method = sizes_of(against, label, at)[0]
+    few = made(method, FEW, 1.0, CLASSES)
+    with runner.one_thread():  # loads the compiled kernels, and torch's vmap
+        few.evaluate(next(few.rounds()), every_rule=True)
     imports = mib()
     fed = made(*sizes_of(against, label, at))
     data = mib()

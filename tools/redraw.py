@@ -21,7 +21,7 @@ from fedlib.data import facts
 from fedlib.data.words import class_names
 from fedlib.draw import class_counts, panels, plot, reconstructions, saving, shaded
 from fedlib.papers.fedmps import attacks
-from fedlib.papers.fedpg import privacy
+from fedlib.papers.fedpg import privacy_tables
 from fedlib.papers.gfpl import plots
 from fedlib.papers.ours import leaderboard_plots, leaks_plots
 from fedlib.rebuild import captions
@@ -93,9 +93,10 @@ def _leak(df: pd.DataFrame) -> Drawing:
 
 def _fig8(line: str, **options: Any) -> Callable[[pd.DataFrame], Drawing]:
     look = {"x": "n", "y": "measured", "panel": "panel", "percent": False}
+    look |= {"names": {"n": privacy_tables.AXIS}}
 
     def draw(df: pd.DataFrame) -> Drawing:
-        return panels.lines(df, line=line, names={"n": privacy.AXIS}, **look, **options)
+        return panels.lines(df, line=line, **look, **options)
 
     return draw
 

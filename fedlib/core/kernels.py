@@ -25,7 +25,10 @@ TILES = (4, 5, 6)  # channels of a tile of `_correlate`: twice as many vectors o
 PAIR = 2  # channels of a tile of `_gradient`: 2 x size vectors of sums
 SIZES = (3, 5)  # of windows that have tiles
 
-# Sums in any order, so that they run in vectors; what is no number stays none
+# Sums in any order, so that they run in vectors; what is no number stays none. A helper
+# with such sums stands in its caller (`forceinline`): compiled by itself and compiled
+# with the caller it may add in two orders, and the process that compiles would take the
+# one, all that read the compilation from disk the other.
 _SUMS = {"reassoc", "contract", "nsz"}
 
 _FLOAT = ir.FloatType()
@@ -461,7 +464,7 @@ def block(out, where, src, weight, bias, top, batch, tall, wide):
                     _floor(best, place)
 
 
-@njit(nogil=True, cache=True, fastmath=_SUMS)
+@njit(nogil=True, cache=True, fastmath=_SUMS, forceinline=True)
 def _sum_inside(plane, around):
     """Return the sum of ``[H, W * B]``, which has zeros ``around`` its rows."""
     total = np.float32(0)
@@ -544,7 +547,7 @@ def scaled_block(src, scale, shift, out, where, batch):
             _floor(out[n, y], where[n, y])
 
 
-@njit(nogil=True, cache=True, fastmath=_SUMS)
+@njit(nogil=True, cache=True, fastmath=_SUMS, forceinline=True)
 def _row_gradient(on, sums, grad, src, scale, mean, spread, fixed):
     """Write the gradient of one channel's normalisation, and of its scale and shift."""
     count = np.float32(len(src))

@@ -15,6 +15,7 @@ from torch.func import functional_call
 
 State = dict[str, Tensor]
 Shape = tuple[int, int, int]  # channels, height, width
+Precision = Literal["float32", "bfloat16"]  # of a net's products and convolutions
 
 
 class Out(NamedTuple):
@@ -76,6 +77,7 @@ class Net(NamedTuple):
     shape: Shape  # of an input image
     classes: int
     rule: Literal["torch", "he"] = "torch"  # of initialisation
+    precision: Precision = "float32"
 
     def init(self, generator: torch.Generator) -> State:
         """Draw a state from a named generator.
@@ -123,9 +125,18 @@ class Net(NamedTuple):
 
         Names that begin with ``own.`` are a method's own weights and are not read. In
         train mode BatchNorm statistics in ``state`` are updated in place.
+
+        Under bfloat16 torch's autocast computes products and convolutions in it;
+        weights, their gradients, statistics and what is returned are float32, and with
+        them prototypes and every loss.
         """
         state = {k: v for k, v in state.items() if not k.startswith("own.")}
-        return functional_call(_in_mode(self.module, train), state, (x,))
+        module = _in_mode(self.module, train)
+        if self.precision == "float32":
+            return functional_call(module, state, (x,))
+        with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
+            out = functional_call(module, state, (x,))
+        return Out(*(part.float() for part in out))
 
     def levels(
         self, state: State, x: Tensor, *, train: bool = False
@@ -139,7 +150,8 @@ class Net(NamedTuple):
         seen: dict[nn.Module, Tensor] = {}
 
         def keep(relu: nn.Module, given: tuple[Tensor]) -> None:
-            seen[relu] = given[0].flatten(2).mean(-1) if given[0].ndim > 2 else given[0]
+            z = given[0] if self.precision == "float32" else given[0].float()
+            seen[relu] = z.flatten(2).mean(-1) if z.ndim > 2 else z
 
         stages = [*self.module.low.children(), *self.module.high.children()]
         relus = [[m for m in s.modules() if isinstance(m, nn.ReLU)] for s in stages]

@@ -230,6 +230,11 @@ def _chunks(answer: requests.Response, *, until_it_breaks: bool) -> Iterator[byt
             raise
 
 
+def _is_page(first: bytes) -> bool:
+    """Return whether what begins so is a page that says something, and no data."""
+    return first.lstrip()[:9].lower().startswith((b"<!doctype", b"<html"))
+
+
 def _receive(
     answer: requests.Response,
     part: Path,
@@ -260,9 +265,7 @@ def _receive(
         with full_disk_told(name, needed, part.parent), bar:
             with open(part, "ab" if start else "wb") as file:
                 for chunk in _chunks(answer, until_it_breaks=total >= 0):
-                    if not done and chunk.lstrip()[:9].lower().startswith(
-                        (b"<!doctype", b"<html")
-                    ):
+                    if not done and _is_page(chunk):
                         raise _Refused(PAGE)
                     file.write(chunk)
                     done += len(chunk)

@@ -105,6 +105,27 @@ def _loaded(path: Path) -> dict[str, Any]:
 
 def _checked(content: Any, file: str) -> Iterator[User]:
     """Yield the users of one file, as far as it keeps its promises."""
+    names, sizes, data = _parts(content, file)
+    try:
+        samples = {name: (about["x"], about["y"]) for name, about in data.items()}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise DataError(f"{file}: expected user_data: name -> x, y") from error
+    absent = [name for name in names if name not in samples]
+    if absent:
+        raise DataError(f"{file}: user {absent[0]} is not in user_data")
+    known = set(names)
+    extra = [name for name, (x, _) in samples.items() if x and name not in known]
+    if extra:
+        raise DataError(f"{file}: user {extra[0]} has samples but is not in users")
+    for name, size in zip(names, sizes, strict=True):
+        x, y = samples[name]
+        if problem := _problem(x, y, size):
+            raise DataError(f"{file}: user {name}{problem}")
+        yield User(str(name), x, [int(label) for label in y], file)
+
+
+def _parts(content: Any, file: str) -> tuple[list[str], list, dict]:
+    """Return names, sizes and data of a file's users, of which none stands twice."""
     keys = ("users", "num_samples", "user_data")
     if not isinstance(content, dict) or not all(key in content for key in keys):
         raise DataError(f"{file}: expected an object with {', '.join(keys)}")
@@ -120,34 +141,19 @@ def _checked(content: Any, file: str) -> Iterator[User]:
     twice = [name for name, times in Counter(names).items() if times > 1]
     if twice:
         raise DataError(f"{file}: user {twice[0]} stands twice in users")
-    try:
-        samples = {name: (about["x"], about["y"]) for name, about in data.items()}
-    except (AttributeError, KeyError, TypeError) as error:
-        raise DataError(f"{file}: expected user_data: name -> x, y") from error
-    absent = [name for name in names if name not in samples]
-    if absent:
-        raise DataError(f"{file}: user {absent[0]} is not in user_data")
-    known = set(names)
-    extra = [name for name, (x, _) in samples.items() if x and name not in known]
-    if extra:
-        raise DataError(f"{file}: user {extra[0]} has samples but is not in users")
-    for name, size in zip(names, sizes, strict=True):
-        x, y = samples[name]
-        if not (isinstance(x, list) and isinstance(y, list)):
-            raise DataError(f"{file}: user {name}: expected lists x and y")
-        if not x:
-            raise DataError(f"{file}: user {name} has no samples")
-        if not len(x) == len(y) == size:
-            raise DataError(
-                f"{file}: user {name} has {len(x)} samples and {len(y)} labels, "
-                f"num_samples says {size}"
-            )
-        wrong = [label for label in y if not _is_class(label)]
-        if wrong:
-            raise DataError(
-                f"{file}: user {name} has the label {wrong[0]!r}, expected 0, 1, ..."
-            )
-        yield User(str(name), x, [int(label) for label in y], file)
+    return names, sizes, data
+
+
+def _problem(x: Any, y: Any, size: Any) -> str:
+    """Return what is wrong with a user's samples and labels; empty for nothing."""
+    if not (isinstance(x, list) and isinstance(y, list)):
+        return ": expected lists x and y"
+    if not x:
+        return " has no samples"
+    if not len(x) == len(y) == size:
+        return f" has {len(x)} samples and {len(y)} labels, num_samples says {size}"
+    wrong = [label for label in y if not _is_class(label)]
+    return f" has the label {wrong[0]!r}, expected 0, 1, ..." if wrong else ""
 
 
 def _is_class(label: Any) -> bool:

@@ -87,9 +87,33 @@ def name_round_numbers(axis: Axis) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def in_percent(value: float, _: int) -> str:
-    """Return a fraction as an axis in percent shows it."""
-    return f"{100 * value:.4g}"
+def spread_out_alike(
+    axes: Sequence[Axes],
+    alike: Sequence[Sequence[int]],
+    parts: Sequence[pd.DataFrame],
+    keys: list[str],
+    y: str,
+) -> None:
+    """``spread_out`` for panels that share an axis, as ``compare`` returns them.
+
+    ``keys`` are the columns that tell two lines apart in the frames of these panels.
+    """
+    for places in alike:
+        together = pd.concat([parts[i] for i in places])
+        lines = [part for _, part in together.groupby(keys)[y]]
+        spread_out(axes[places[0]], lines)
+
+
+def in_percent(*axes: Axes) -> None:
+    """Label fractions on vertical axes in percent."""
+    for ax in axes:
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:.4g}"))
+
+
+def with_sd(df: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """Return the columns that a figure shows, and ``sd`` where there is one."""
+    spread = ["sd"] if "sd" in df else []
+    return df.loc[:, [*columns, *spread]].reset_index(drop=True)
 
 
 def require(df: pd.DataFrame, columns: Sequence[str], keys: list[str]) -> None:

@@ -6,7 +6,7 @@ colour, and controls are grey.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
@@ -74,6 +74,19 @@ class Style(NamedTuple):
     def width(self) -> float:
         """Line width in points."""
         return 1.7 if self.line == "-" else 1.1
+
+    @property
+    def stroke(self) -> dict[str, Any]:
+        """How matplotlib draws a curve with its markers and its place in the legend."""
+        return {
+            "label": self.label,
+            "color": self.colour,
+            "marker": self.marker,
+            "linestyle": self.line,
+            "linewidth": self.width,
+            "zorder": 3 if self.line == "-" else 2,
+            **self.marks,
+        }
 
 
 # Looks in the order of the registry; methods of one paper differ in colour and marker.
@@ -169,6 +182,18 @@ def family(name: str) -> str | None:
     return titles.get(first[0]) if first else None
 
 
+def _unlike(
+    chosen: Iterable[Style], markers: Sequence[str], lines: Sequence[Line], shift: int
+) -> tuple[str, Line]:
+    """Return the marker that is used least, and a line that it does not have yet."""
+    taken = [(look.marker, look.line) for look in chosen]
+    used = [marker for marker, _ in taken]
+    marker = min(markers, key=used.count)
+    first = shift % len(lines)
+    turn = [*lines[first:], *lines[:first]]
+    return marker, next((one for one in turn if (marker, one) not in taken), turn[0])
+
+
 def styles(names: Iterable[Any]) -> dict[str, Style]:
     """Return the style of each name: a method's own, or one that follows from it.
 
@@ -181,26 +206,22 @@ def styles(names: Iterable[Any]) -> dict[str, Style]:
     of = {name: family(str(name)) for name in names}
     own = {name: style(method).colour for name, method in of.items() if method}
     own |= dict.fromkeys(CONTROLS.intersection(names), GREY)
-    free = [i for i, colour in enumerate(CYCLE) if colour not in own.values()]
-    free += [i for i in range(len(CYCLE)) if i not in free]
-    lines = LINES if any(of.values()) else ["-", *LINES]
+    free = sorted(range(len(CYCLE)), key=lambda i: CYCLE[i] in own.values())
+    solid = [] if any(of.values()) else ["-"]
     others = 0
     for name in (name for name in names if name not in chosen):
-        taken = [(s.marker, s.line) for s in chosen.values()]
         if name in own:
             shift = sum(of[other] == of[name] for other in chosen)
-            colour, order = tint(own[name], shift % 2), MARKERS
+            colour = tint(own[name], shift % 2)
             avoid = [style(method).line] if (method := of[name]) else []
-            patterns = [line for line in LINES if line not in avoid]
+            lines = [line for line in LINES if line not in avoid]
+            marker, line = _unlike(chosen.values(), MARKERS, lines, shift)
         else:
             at = free[others % len(free)]
-            colour, order = CYCLE[at], MARKERS[at:] + MARKERS[:at]
-            patterns, shift = lines, others
+            colour, markers = CYCLE[at], MARKERS[at:] + MARKERS[:at]
+            lines = [*solid, *LINES]
+            marker, line = _unlike(chosen.values(), markers, lines, others)
             others += 1
-        used = [s.marker for s in chosen.values()]
-        marker = min(order, key=used.count)
-        turn = [patterns[(shift + i) % len(patterns)] for i in range(len(patterns))]
-        line = next((one for one in turn if (marker, one) not in taken), turn[0])
         hollow = name in own and name not in CONTROLS
         chosen[name] = Style(words(str(name)), colour, marker, line, hollow)
     return {name: chosen[name] for name in names}

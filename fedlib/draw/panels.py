@@ -1,18 +1,16 @@
 """Accuracy against a setting, and grids of embedded samples."""
 
-# pandas ships no types, and those that pyright infers for frames are wrong here.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib as mpl
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import NullLocator
 
 from fedlib.draw import layout, looks, plot
 from fedlib.draw.looks import RC
@@ -21,6 +19,35 @@ from fedlib.draw.looks import RC
 def _logarithmic(values: Sequence[Any]) -> bool:
     """Return whether positive values span so much that their logarithm is drawn."""
     return min(values) > 0 and max(values) / min(values) >= 20
+
+
+def _places(values: Sequence[Any]) -> dict[Any, Any]:
+    """Return where settings are drawn: numbers to scale, others evenly spaced."""
+    numbers = all(isinstance(value, int | float) for value in values)
+    return {value: value if numbers else i for i, value in enumerate(values)}
+
+
+def _line(
+    ax: Axes, at: Sequence[Any], points: pd.DataFrame, y: str, look: looks.Style
+) -> ErrorbarContainer:
+    """Draw one line, with whiskers of one sd where there is one."""
+    several = "sd" in points and points["sd"].notna().any()
+    whiskers = {"yerr": points["sd"] if several else None}
+    return ax.errorbar(
+        at, points[y], elinewidth=0.8, capsize=2, **whiskers, **look.stroke
+    )
+
+
+def _setting_axis(ax: Axes, place: Mapping[Any, Any]) -> None:
+    """Scale and label the axis of a setting, with up to eight of its values."""
+    values = list(place)
+    numbers = all(isinstance(value, int | float) for value in values)
+    if numbers and _logarithmic(values):
+        ax.set_xscale("log")
+        ax.xaxis.set_minor_locator(NullLocator())
+    labelled = values[:: math.ceil(len(values) / 8)]
+    labels = [f"{value:g}" if numbers else str(value) for value in labelled]
+    ax.set_xticks([place[value] for value in labelled], labels)
 
 
 @mpl.rc_context(RC)
@@ -61,62 +88,37 @@ def lines(
     layout.require(df, [panel, x, line, y], asked)
     order = list(dict.fromkeys(df[line]))
     look = looks.styles(order)
+    labels = [style.label for style in look.values()]
     rows = df if setting in df else df.assign(**{setting: x})
     panels = list(rows.groupby([panel, setting], sort=False))
     fig, axes, columns = layout.panel_axes(
-        len(panels),
-        2.2,
-        len(order),
-        ylabel=ylabel,
-        labels=[s.label for s in look.values()],
+        len(panels), 2.2, len(order), ylabel=ylabel, labels=labels
     )
-    several = df[panel].nunique() > 1
-    titles = [str(names.get(title, title)) for (title, _), _ in panels]
-    drawn_in = [part[y] for _, part in panels]
-    alike = layout.compare(axes, titles if several else [""] * len(titles), drawn_in)
+    titles = [""] * len(panels)
+    if df[panel].nunique() > 1:
+        titles = [str(names.get(title, title)) for (title, _), _ in panels]
+    drawn_in = [part for _, part in panels]
+    alike = layout.compare(axes, titles, [part[y] for part in drawn_in])
     handles = {}
     for ax, title, ((_, swept), part) in zip(axes, titles, panels, strict=True):
-        values = list(dict.fromkeys(part[x]))
-        numbers = all(isinstance(v, int | float) for v in values)
-        place = {v: v if numbers else i for i, v in enumerate(values)}
+        place = _places(list(dict.fromkeys(part[x])))
         for name in order:
-            mine = part[part[line] == name]
-            if mine.empty:
-                continue
-            s = look[name]
-            handles[name] = ax.errorbar(
-                [place[v] for v in mine[x]],
-                mine[y],
-                yerr=mine["sd"] if "sd" in mine and mine["sd"].notna().any() else None,
-                label=s.label,
-                color=s.colour,
-                marker=s.marker,
-                linestyle=s.line,
-                linewidth=s.width,
-                elinewidth=0.8,
-                capsize=2,
-                zorder=3 if s.line == "-" else 2,
-                **s.marks,
-            )
-        if numbers and _logarithmic(values):
-            ax.set_xscale("log")
-            ax.xaxis.set_minor_locator(NullLocator())
-        shown = values if len(values) <= 8 else values[:: math.ceil(len(values) / 8)]
-        labels = [f"{v:g}" if numbers else str(v) for v in shown]
-        ax.set_xticks([place[v] for v in shown], labels)
+            points = part[part[line] == name]
+            if not points.empty:
+                at = [place[value] for value in points[x]]
+                handles[name] = _line(ax, at, points, y, look[name])
+        _setting_axis(ax, place)
         ax.set_xlabel(looks.words(str(names.get(swept, swept))))
-        ax.set_title(looks.words(title) if several else "")
+        ax.set_title(looks.words(title))
         ax.grid(axis="y")
-        if percent:
-            ax.yaxis.set_major_formatter(FuncFormatter(layout.in_percent))
-    for places in [] if percent else alike:
-        here = pd.concat([panels[i][1] for i in places])
-        layout.spread_out(axes[places[0]], [part for _, part in here.groupby(line)[y]])
+    if percent:
+        layout.in_percent(*axes)
+    else:
+        layout.spread_out_alike(axes, alike, drawn_in, [line], y)
     fig.legend(
         handles=[handles[n] for n in order], loc="outside lower center", ncols=columns
     )
-    asked += [y, *(c for c in ("sd",) if c in df)]
-    return fig, df.loc[:, asked].reset_index(drop=True)
+    return fig, layout.with_sd(df, [*asked, y])
 
 
 @mpl.rc_context(RC)

@@ -1,10 +1,7 @@
 """Embedded samples in a grid of panels: one setting down, another across."""
 
-# pandas ships no types, and those that pyright infers for frames are wrong here.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
-
 from collections.abc import Sequence
+from typing import Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -56,7 +53,7 @@ def grid(
         plot.embedded(ax, part, classes, 5)
         ax.set_title(str(across[j]) if i == 0 else "")
         ax.set_ylabel(str(down[i]) if j == 0 else "")
-    look = {"handletextpad": 0.1, "columnspacing": 0.7}
+    look: dict[str, Any] = {"handletextpad": 0.1, "columnspacing": 0.7}
     look["ncols"] = min(len(classes), IN_A_ROW)
     plot.class_legend(fig, classes, class_names, loc="outside lower center", **look)
     columns = [row, column, "label", *(["kind"] if "kind" in df else []), "x", "y"]

@@ -18,10 +18,17 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from fedlib import registry
-from fedlib.draw.layout import compare, in_percent, panel_axes, require, spread_out
+from fedlib.draw.layout import (
+    compare,
+    in_percent,
+    panel_axes,
+    require,
+    spread_out_alike,
+    with_sd,
+)
 from fedlib.draw.looks import (
     BLACK,
     BLUE,
@@ -35,6 +42,7 @@ from fedlib.draw.looks import (
     RC,
     RED,
     SKY,
+    Style,
     family,
     styles,
     words,
@@ -64,6 +72,17 @@ __all__ = [
     "scatter",
     "styles",
 ]
+
+
+def _curve(
+    ax: Axes, part: pd.DataFrame, x: str, y: str, look: Style, marked: tuple[int, int]
+) -> Line2D:
+    """Draw one curve, with a band of one sd; ``marked``: first marker, and step."""
+    (curve,) = ax.plot(part[x], part[y], markevery=marked, **look.stroke)
+    if "sd" in part:
+        low, high = part[y] - part["sd"], part[y] + part["sd"]
+        ax.fill_between(part[x], low, high, color=look.colour, alpha=0.13, linewidth=0)
+    return curve
 
 
 @mpl.rc_context(RC)
@@ -101,8 +120,8 @@ def curves(
     fig, axes, columns = panel_axes(
         len(panels), 2.2, len(order), xlabel=xlabel, ylabel=ylabel, labels=labels
     )
-    drawn_in = [rows.loc[rows[panel] == title, y] for title in panels]
-    alike = compare(axes, panels, drawn_in)
+    drawn_in = [rows[rows[panel] == title] for title in panels]
+    alike = compare(axes, panels, [part[y] for part in drawn_in])
     handles = {}
     for ax, title in zip(axes, panels, strict=True):
         for place, name in enumerate(order):
@@ -110,38 +129,54 @@ def curves(
                 continue
             part = parts[title, name].sort_values(x)
             step = max(1, len(part) // 8)
-            s = look[name]
-            (handles[name],) = ax.plot(
-                part[x],
-                part[y],
-                label=s.label,
-                color=s.colour,
-                marker=s.marker,
-                linestyle=s.line,
-                linewidth=s.width,
-                markevery=(place * step // len(order), step),
-                zorder=3 if s.line == "-" else 2,
-                **s.marks,
-            )
-            if "sd" in part:
-                low, high = part[y] - part["sd"], part[y] + part["sd"]
-                ax.fill_between(
-                    part[x], low, high, color=s.colour, alpha=0.13, linewidth=0
-                )
+            marked = (place * step // len(order), step)
+            handles[name] = _curve(ax, part, x, y, look[name], marked)
         ax.grid(axis="y")
         ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        if percent:
-            ax.yaxis.set_major_formatter(FuncFormatter(in_percent))
         ax.set_title(words(str(title)))
-    for places in [] if percent else alike:
-        here = rows[rows[panel].isin([panels[i] for i in places])]
-        drawn_lines = [part for _, part in here.groupby([panel, line])[y]]
-        spread_out(axes[places[0]], drawn_lines)
+    if percent:
+        in_percent(*axes)
+    else:
+        spread_out_alike(axes, alike, drawn_in, [panel, line], y)
     fig.legend(
         handles=[handles[n] for n in order], loc="outside lower center", ncols=columns
     )
-    drawn = [*keys, y, *(c for c in ("sd",) if c in df)]
-    return fig, df.loc[:, drawn].reset_index(drop=True)
+    return fig, with_sd(df, [*keys, y])
+
+
+def _names_below(ax: Axes, titles: Sequence[str], wide: bool) -> None:
+    """Write a name below each bar, aslant where they would touch."""
+    letters = sum(len(title) + 2 for title in titles)
+    ax.set_xticks(range(len(titles)), [words(title) for title in titles])
+    ax.tick_params(axis="x", length=0)
+    if letters > (95 if wide else 42):
+        plt.setp(ax.get_xticklabels(), rotation=35, ha="right", rotation_mode="anchor")
+    ax.set_xlim(-0.6, len(titles) - 0.4)
+
+
+def _hatched(ax: Axes, looks: Sequence[Style]) -> list[Patch]:
+    """Hatch each group's bars, and return what the legend shows of them."""
+    handles = []
+    for i, (drawn, look) in enumerate(zip(ax.containers, looks, strict=True)):
+        hatch = HATCHES[i % len(HATCHES)]
+        plt.setp(list(drawn), hatch=hatch)
+        said = {"hatch": hatch, "label": look.label}
+        handles.append(Patch(fc=look.colour, ec="white", lw=0, **said))
+    return handles
+
+
+def _bar_looks(names: Sequence[Any], grouped: bool) -> dict[str, Style]:
+    """Return each bar's look; bars of one group that are no methods' are of one."""
+    look = styles(names)
+    if grouped or any(family(str(name)) for name in names):
+        return look
+    return {name: style._replace(colour=BLUE) for name, style in look.items()}
+
+
+def _beside(of: Sequence[Any], groups: Sequence[Any]) -> np.ndarray:
+    """Return how far from the middle of its place each group's bar stands."""
+    places = np.array([groups.index(group) for group in of])
+    return 0.8 / len(groups) * (places - (len(groups) - 1) / 2)
 
 
 @mpl.rc_context(RC)
@@ -175,9 +210,7 @@ def bars(
     labels = list(dict.fromkeys(df[x]))
     groups = [None] if group is None else list(dict.fromkeys(df[group]))
     fig, axes, columns = panel_axes(1, 2.2, len(groups) if group else 0, wide)
-    ax, look = axes[0], styles(groups if group else labels)
-    if not group and not any(family(str(name)) for name in labels):
-        look = {name: s._replace(colour=BLUE) for name, s in look.items()}
+    ax, look = axes[0], _bar_looks(groups if group else labels, bool(group))
     sns.barplot(
         df,
         x=x,
@@ -195,34 +228,21 @@ def bars(
         zorder=2,
         ax=ax,
     )
-    hatches = {name: HATCHES[i % len(HATCHES)] for i, name in enumerate(look)}
-    if len(groups) > 1:
-        for drawn, name in zip(ax.containers, look, strict=True):
-            plt.setp(list(drawn), hatch=hatches[name])
+    handles = _hatched(ax, list(look.values())) if len(groups) > 1 else []
     if "sd" in df:
-        size, middle = 0.8 / len(groups), (len(groups) - 1) / 2
-        side = [size * (groups.index(g) - middle) for g in df[group]] if group else 0
-        at = np.array([labels.index(label) for label in df[x]]) + side
+        middles = np.array([labels.index(label) for label in df[x]], float)
+        if group:
+            middles += _beside(df[group], groups)
         caps = {"capsize": 2, "capthick": 0.8, "elinewidth": 0.8}
-        ax.errorbar(at, df[y], df["sd"], fmt="none", ecolor="black", **caps)
-    many = sum(len(registry.title(str(n))) + 2 for n in labels) > (95 if wide else 42)
-    said = [words(registry.title(str(name))) for name in labels]
-    ax.set_xticks(range(len(labels)), said)
-    ax.tick_params(axis="x", length=0)
-    if many:
-        plt.setp(ax.get_xticklabels(), rotation=35, ha="right", rotation_mode="anchor")
-    ax.set(xlabel="", ylabel=ylabel, xlim=(-0.6, len(labels) - 0.4))
+        ax.errorbar(middles, df[y], df["sd"], fmt="none", ecolor="black", **caps)
+    _names_below(ax, [registry.title(str(name)) for name in labels], wide)
+    ax.set(xlabel="", ylabel=ylabel)
     ax.grid(axis="y")
     if percent:
-        ax.yaxis.set_major_formatter(FuncFormatter(in_percent))
-    if len(groups) > 1:
-        handles = [
-            Patch(fc=s.colour, hatch=hatches[name], ec="white", lw=0, label=s.label)
-            for name, s in look.items()
-        ]
+        in_percent(ax)
+    if handles:
         fig.legend(handles=handles, loc="outside lower center", ncols=columns)
-    drawn_columns = [*keys, y, *(c for c in ("sd",) if c in df)]
-    return fig, df.loc[:, drawn_columns].reset_index(drop=True)
+    return fig, with_sd(df, [*keys, y])
 
 
 def embedded(

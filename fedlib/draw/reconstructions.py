@@ -1,9 +1,5 @@
 """Reconstructed images beside the true ones, and how decoders learnt."""
 
-# pandas ships no types, and those that pyright infers for frames are wrong here.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false
-
 import textwrap
 from collections.abc import Mapping, Sequence
 

@@ -314,6 +314,22 @@ def _number_cells(
     return [Cell(text, rank) for text, rank in zip(texts, ranks, strict=True)]
 
 
+def _text_cells(column: pd.Series, word: Callable[[Any], str]) -> list[Cell]:
+    return [Cell("" if is_missing(value) else str(word(value))) for value in column]
+
+
+def _in_print(cells: Mapping[Any, list[Cell]], right: set[int]) -> tuple[str, str]:
+    """Return columns of cells as Markdown and as LaTeX."""
+    heads = [str(column) for column in cells]
+    rows = list(zip(*cells.values(), strict=True))
+    in_markdown = [[cell.markdown() for cell in row] for row in rows]
+    in_latex = [[cell.latex() for cell in row] for row in rows]
+    return (
+        markdown_table([*map(escape_markdown, heads)], in_markdown, right),
+        latex_table([*map(escape_latex, heads)], in_latex, right),
+    )
+
+
 def render(
     df: pd.DataFrame,
     values: Sequence[str],
@@ -359,36 +375,21 @@ def render(
         From a column of text to what its values are called in print, such as the
         titles of data sets; columns that are not there are left out.
     """
-    sd, stars = dict(sd or {}), dict(stars or {})
+    sd, stars, names = dict(sd or {}), dict(stars or {}), names or {}
     _refuse_unknown(df, values, sd, stars, best, blocks)
     hidden = {*sd.values(), *stars.values()}
     columns = [c for c in df if c not in hidden]
     compared = _block_rows(df, blocks)
-    in_words, cells = names or {}, {}
+    cells = {}
     for column in columns:
         if column in values:
-            spread, star = sd.get(column), stars.get(column)
+            beside = sd.get(column), stars.get(column)
             ranked = compared if column in best else []
-            cells[column] = _number_cells(
-                df, column, spread, star, ranked, digits, scale
-            )
+            cells[column] = _number_cells(df, column, *beside, ranked, digits, scale)
         else:
-            word = in_words.get(column, str)
-            texts = ["" if is_missing(v) else str(word(v)) for v in df[column]]
-            cells[column] = [Cell(text) for text in texts]
-    rows = list(zip(*cells.values(), strict=True))
+            cells[column] = _text_cells(df[column], names.get(column, str))
     right = {i for i, column in enumerate(columns) if column in values}
-    header = [str(c) for c in columns]
-    markdown = markdown_table(
-        [escape_markdown(h) for h in header],
-        [[c.markdown() for c in row] for row in rows],
-        right,
-    )
-    latex = latex_table(
-        [escape_latex(h) for h in header],
-        [[c.latex() for c in row] for row in rows],
-        right,
-    )
+    markdown, latex = _in_print(cells, right)
     if best:
         markdown += f"\n{MARKS}\n"
         latex += rf"\par{{\footnotesize {MARKS}}}" + "\n"

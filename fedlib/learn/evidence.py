@@ -1,8 +1,5 @@
 """Conclusions over seeds: the sentences of a walkthrough, phrased from its numbers."""
 
-# pandas ships no types, and those that pyright infers for frames are wrong here.
-# pyright: reportArgumentType=false
-
 from collections.abc import Callable, Iterable, Mapping
 from math import sqrt
 from typing import NamedTuple

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from fedlib import papers, registry
@@ -62,10 +63,11 @@ def labelled(runs: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
     return by_label
 
 
-def _hp_names() -> set[str]:
+@cache
+def _hp_names() -> frozenset[str]:
     """Return the names of all methods' hyper-parameters."""
     fields = (registry.method(name).hp.model_fields for name in registry.METHODS)
-    return {name for names in fields for name in names}
+    return frozenset(name for names in fields for name in names)
 
 
 def switched(paper: str, method: str, switches: Mapping[str, str]) -> tuple[dict, dict]:

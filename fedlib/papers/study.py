@@ -7,10 +7,6 @@ partition, in training, or among a method's hyper-parameters (``placing``). A pa
 that is none of these is refused; what only a picture uses stands in ``picture``.
 """
 
-# pandas ships no types, and those that pyright infers for frames are wrong here.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -53,18 +53,21 @@ def select(wanted: Sequence[str]) -> list[str]:
             hits = [full for full in everything if full.split("/")[1] == name]
             if len(hits) > 1:
                 raise SettingError(f"artefact: got {name!r}, could be any of {hits}")
-        if not hits and printed.said(name):
-            raise SettingError(f"artefact: {printed.said(name)}")
         if not hits:
-            paper = f"{name.partition('/')[0]}/"  # what another one has is no help
-            near = [n for n in everything if n.startswith(paper)] or everything
-            parts = {part for full in near for part in full.split("/")}
-            known = [*near, *sorted(parts)]
-            close = difflib.get_close_matches(name, known, 1)
-            hint = suggestion(name, close or near)
-            raise SettingError(f"artefact: got {name!r}; {hint}")
+            raise _unknown(name, everything)
         chosen += hits
     return list(dict.fromkeys(chosen)) if wanted else everything
+
+
+def _unknown(name: str, everything: Sequence[str]) -> SettingError:
+    """Return what an unknown name is refused with: where it is, or what is near."""
+    if elsewhere := printed.said(name):
+        return SettingError(f"artefact: {elsewhere}")
+    paper = f"{name.partition('/')[0]}/"  # what another one has is no help
+    near = [full for full in everything if full.startswith(paper)] or everything
+    parts = {part for full in near for part in full.split("/")}
+    close = difflib.get_close_matches(name, [*near, *sorted(parts)], 1)
+    return SettingError(f"artefact: got {name!r}; {suggestion(name, close or near)}")
 
 
 def _known_preset(preset: str) -> None:

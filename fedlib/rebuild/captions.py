@@ -1,7 +1,7 @@
 """What stands below a picture: data, budget, seeds, and who has not trained."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedlib import registry
@@ -29,36 +29,43 @@ def budget(about: Mapping[str, Any], spread: bool = False) -> str:
         Whether the picture shows a standard deviation over seeds.
     """
     titles = {part["name"]: part["title"] for part in about["data"]}
-    cuts: dict[str, list[str]] = {name: [] for name in titles}
-    others, own = [], []
+    texts: dict[str, list[str]] = {"reduced": [], "not_paper_data": []}
     for note in about["notes"]:
-        text = note["text"]
-        name, _, cut = text.removeprefix(REDUCED).partition(", ")
-        if note["kind"] == "not_paper_data":
-            name = text.removesuffix(OTHER_DATA)
-            others.append(f"{titles.get(name, name)} is no data of the paper")
-        elif note["kind"] == "reduced":
-            cuts[name].append(cut) if name in cuts else own.append(
-                text.removeprefix(REDUCED)
-            )
-    said = []
-    for name, title in titles.items():
-        rounds = {run["rounds"] for run in about["runs"] if run["dataset"] == name}
-        words = cuts[name]
-        if rounds and not any(" rounds" in part for part in [*words, *own]):
-            words = [f"{max(rounds)} rounds", *words]
-        said.append(": ".join(filter(None, [title, ", ".join(words)])))
-    said += own
+        texts.setdefault(note["kind"], []).append(note["text"])
+    said = _reduced(titles, about["runs"], texts["reduced"])
     seeds = len(about["seeds"])
-    if seeds:
-        shown = "mean and one sd" if spread and seeds > 1 else ""
-        number = "one seed" if seeds == 1 else f"{seeds} seeds"
-        said.append(f"{shown} of {number}" if shown else number)
-    said += others
+    if seeds == 1:
+        said.append("one seed")
+    elif seeds:
+        said.append(f"mean and one sd of {seeds} seeds" if spread else f"{seeds} seeds")
+    for name in (text.removesuffix(OTHER_DATA) for text in texts["not_paper_data"]):
+        said.append(f"{titles.get(name, name)} is no data of the paper")
     if alike := untrained(about["runs"]):
         said.append(f"not trained enough to differ in any digit: {', '.join(alike)}")
     text = "; ".join(said) + "." if said else ""
     return re.sub(r"\w+", lambda match: _net(match[0]), text)
+
+
+def _reduced(
+    titles: Mapping[str, str], runs: Sequence[Mapping[str, Any]], notes: Sequence[str]
+) -> list[str]:
+    """Return each data set's title with its rounds and cuts, then the cuts of all."""
+    cuts: dict[str, list[str]] = {name: [] for name in titles}
+    of_all = []
+    for text in (note.removeprefix(REDUCED) for note in notes):
+        name, _, cut = text.partition(", ")
+        if name in cuts:
+            cuts[name].append(cut)
+        else:
+            of_all.append(text)
+    said = []
+    for name, title in titles.items():
+        rounds = {run["rounds"] for run in runs if run["dataset"] == name}
+        words = cuts[name]
+        if rounds and not any(" rounds" in part for part in [*words, *of_all]):
+            words = [f"{max(rounds)} rounds", *words]
+        said.append(": ".join(filter(None, [title, ", ".join(words)])))
+    return [*said, *of_all]
 
 
 def _net(word: str) -> str:

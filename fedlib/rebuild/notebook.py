@@ -347,7 +347,7 @@ class Artefact:
             A DataFrame is rendered with ``options``; by default its numbers are the
             float columns.
         """
-        if isinstance(content, pd.DataFrame):
+        if not isinstance(content, Rendered):
             floats = [c for c in content if pd.api.types.is_float_dtype(content[c])]
             content = render(content, options.pop("values", floats), **options)
         elif options:

@@ -5,10 +5,6 @@ the paper's number and ours into one row. It is found by its settings, and must 
 that number.
 """
 
-# pandas ships no types, and those that pyright infers for frames are wrong here.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

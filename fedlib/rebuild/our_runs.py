@@ -4,10 +4,6 @@ A run is looked for by its setting, data, partition, method, net and budget, amo
 published ones and among all that artefacts have written beside their files.
 """
 
-# pandas ships no types, and those that pyright infers for frames are wrong here.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

@@ -4,10 +4,6 @@ Ours are accuracies of runs (``our_runs``), or stand in the table of one noteboo
 (``our_rows``).
 """
 
-# pandas ships no types, and those that pyright infers for frames are wrong here.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
-
 from collections.abc import Callable, Mapping
 from itertools import combinations
 from pathlib import Path

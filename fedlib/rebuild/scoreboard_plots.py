@@ -1,9 +1,5 @@
 """The scoreboard as one picture: what ran of each printed table, and how far it is."""
 
-# pandas ships no types, and those that pyright infers for frames are wrong here.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
-
 from typing import Any
 
 import matplotlib as mpl

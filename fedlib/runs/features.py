@@ -13,8 +13,6 @@ from fedlib.core.net import Out
 from fedlib.core.shards import Shards
 from fedlib.runs.runner import Final
 
-Which = Literal["personal", "global", "received"]
-
 
 class Features(NamedTuple):
     """Outputs of a model on samples of all clients, in the clients' order."""
@@ -41,7 +39,7 @@ def first_of_class(shards: Shards, per_class: int) -> Shards:
 
 def features(
     final: Final,
-    which: Which = "personal",
+    which: str = "personal",
     split: Literal["train", "test"] = "test",
     per_class: int | None = None,
 ) -> Features:
@@ -68,7 +66,7 @@ def features(
         "global": models.shared,
         "received": models.received,
     }
-    state = states[which]
+    state = states.get(which)
     if state is None:
         known = [name for name, weights in states.items() if weights is not None]
         raise ValueError(f"which: got {which!r}, {fed.method.name} has {known}")

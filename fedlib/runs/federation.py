@@ -236,6 +236,7 @@ def federation(spec: Spec, *, chunk: int | None = None) -> Federation:
     side = transform.side
     size = (channels, side or height, side or width)
     net = nets.build(spec.net, size, classes, embedding=spec.embedding)
+    net = net._replace(precision=spec.precision)
     ctx = Context(
         hp=hp,
         net=net,

@@ -1,9 +1,5 @@
 """How soon curves of accuracy reach what another reaches, and how they end."""
 
-# pandas ships no types, and those that pyright infers for frames are wrong here.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
-
 import itertools
 from collections.abc import Sequence
 

@@ -4,10 +4,6 @@ What runs are called stands in ``titles``, the paper's numbers in ``beside``, ho
 curves rise in ``pacing``. Notebooks have all of it from here.
 """
 
-# pandas ships no types, and those that pyright infers for frames are wrong here.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
-
 from collections.abc import Sequence
 
 import pandas as pd

@@ -13,6 +13,7 @@ from pydantic import (
     model_validator,
 )
 
+from fedlib.core.net import Precision
 from fedlib.core.training import Training
 from fedlib.data import Transform
 from fedlib.partitions import SCHEMES, NwayKshot, Scheme
@@ -113,6 +114,7 @@ class Spec(BaseModel):
     participation: float = Field(default=1.0, gt=0, le=1)
     rounds: int = Field(default=100, ge=1)
     training: Training = Training()
+    precision: Precision = "float32"  # of the nets' products and convolutions
     seed: int = Field(default=1234, ge=0, lt=2**32)
     partition_seed: int | None = Field(
         default=None, ge=0, lt=2**32

@@ -1,8 +1,5 @@
 """What runs, data sets and logged numbers are called in tables and figures."""
 
-# pandas ships no types, and those that pyright infers for frames are wrong here.
-# pyright: reportArgumentType=false, reportCallIssue=false
-
 from collections.abc import Sequence
 
 import pandas as pd

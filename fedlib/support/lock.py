@@ -3,6 +3,7 @@
 import hashlib
 import importlib.metadata
 import tomllib
+from functools import cache
 from pathlib import Path
 
 from fedlib.support import paths
@@ -22,8 +23,14 @@ def other_versions(lock: Path) -> list[str]:
         Such as ``numpy 2.3.1 (2.4.0 in uv.lock)``. Packages that are not installed, or
         that the lock does not name, do not count, nor does a build behind ``+``.
     """
+    return list(_differing(lock.read_text("utf-8"), lock.name))
+
+
+@cache  # what a process has installed does not change, and half a second is long
+def _differing(text: str, file: str) -> tuple[str, ...]:
+    """Return the packages of `other_versions` for what is written in a lock."""
     locked: dict[str, list[str]] = {}
-    for package in tomllib.loads(lock.read_text("utf-8"))["package"]:
+    for package in tomllib.loads(text)["package"]:
         if "version" in package:  # it may be dynamic
             locked.setdefault(package["name"], []).append(_public(package["version"]))
     differ = []
@@ -33,8 +40,8 @@ def other_versions(lock: Path) -> list[str]:
         except importlib.metadata.PackageNotFoundError:
             continue
         if _public(version) not in versions:
-            differ.append(f"{name} {version} ({', '.join(versions)} in {lock.name})")
-    return differ
+            differ.append(f"{name} {version} ({', '.join(versions)} in {file})")
+    return tuple(differ)
 
 
 def installed() -> str | None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+from functools import cache
 from pathlib import Path
 
 from platformdirs import user_cache_path
@@ -83,9 +84,13 @@ def private_path(text: str) -> str:
     Unix's slashes or Windows'.
     """
     places = [ROOT, cache_dir(), figures_dir(), Path.home(), *data_dirs()]
-    for place in {str(each) for given in places for each in (given, given.resolve())}:
-        ends = re.compile(r"(?<![\w.])" + re.escape(place) + r"(?![\w.-])")
-        if len(Path(place).parts) > 1 and ends.search(text):
-            return place
-    found = PRIVATE.search(text)
+    leads = {each for given in places for each in (given, given.resolve())}
+    found = _below(frozenset(leads)).search(text) or PRIVATE.search(text)
     return found[0] if found else ""
+
+
+@cache
+def _below(places: frozenset[Path]) -> re.Pattern[str]:
+    """Return what finds one of the places; the root of all is none."""
+    ends = sorted(re.escape(str(each)) for each in places if len(each.parts) > 1)
+    return re.compile(rf"(?<![\w.])({'|'.join(ends)})(?![\w.-])")

@@ -1,6 +1,8 @@
 """The compiled kernels against torch's own layers, client by client."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -244,3 +246,28 @@ def test_a_setting_leaves_all_shapes_to_torch(monkeypatch):
     with compiled.computed_by("torch"):
         assert compiled.chosen() == "torch"
     assert os.environ["FEDLIB_KERNEL"] == "cuda"
+
+
+GRADIENT_OF_A_ROW = """
+import numpy as np
+from fedlib.core import kernels
+def random(*shape):
+    return np.random.default_rng(0).standard_normal(shape, np.float32)
+rows, side, batch = 3, 8, 5
+src, grad = random(rows, side, side * batch), random(rows, side // 2, side // 2 * batch)
+where, on = np.zeros(grad.shape, np.uint8), np.empty_like(src)
+sums, factors = np.empty((rows, 2), np.float32), random(3, rows)
+kernels.scaled_block_gradient(on, sums, grad, where, src, *factors, False, batch)
+print(on.tobytes().hex(), sums.tobytes().hex())
+"""
+
+
+def test_the_process_that_compiles_has_the_bits_of_those_that_read_it(tmp_path):
+    """A sum in any order has one order, whoever compiled it."""
+    call = [sys.executable, "-c", GRADIENT_OF_A_ROW]
+    env = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    first, second = (
+        subprocess.run(call, env=env, check=True, capture_output=True).stdout
+        for _ in range(2)
+    )
+    assert first == second

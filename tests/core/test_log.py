@@ -5,7 +5,7 @@ import torch
 from safetensors import safe_open
 
 from fedlib import papers
-from fedlib.core.log import Log
+from fedlib.core.log import Log, Rows
 from fedlib.runs import address, runner
 
 FLAT = {
@@ -72,3 +72,16 @@ def test_stored_runs_keep_their_names():
         "full_samples": (2, 1),
         "final/up/gaussians": (2, 2),
     }
+
+
+def test_what_came_after_is_of_the_rounds_alone_where_nothing_was_evaluated():
+    rows = Rows()
+    for number in (1, 2):
+        rows.add(Log(torch.tensor([number]), {"supervised": torch.tensor([0.5])}))
+        if number == 1:
+            rows.add(Log(evaluated=torch.tensor(1)))
+            before = rows.counts()
+    later = rows.stacked(before)
+    assert later.cohort.tolist() == [[2]]
+    assert later.evaluated.numel() == 0
+    assert rows.stacked(rows.counts()).flat() == {}

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from fedlib import papers
-from fedlib.papers.fedmps import attacks
-from fedlib.papers.fedmps.attacks import Attack, Images, Recovered
+from fedlib.papers.fedmps import attacks, recovered, victim
+from fedlib.papers.fedmps.attacks import Attack, Recovered
+from fedlib.papers.fedmps.victim import Images
 from fedlib.runs import runner
 from fedlib.runs.federation import federation
 
@@ -29,7 +30,7 @@ def ended():
 
 @pytest.fixture(scope="module")
 def seen(ended):
-    return attacks.victim(ended, 0, rounds=2)
+    return victim.watch(ended, 0, rounds=2)
 
 
 def own_psnr(seen, images) -> float:
@@ -67,15 +68,15 @@ def test_queries_are_the_clients_embeddings(ended, seen):
     fed = ended.federation
     inputs = fed.train.inputs(fed.train.index[0])
     out = fed.ctx.net(seen.state, inputs)
-    found = attacks.query(seen, seen.private.x)
+    found = victim.query(seen, seen.private.x)
     torch.testing.assert_close(found["low"], out.low, atol=1e-5, rtol=0)
     torch.testing.assert_close(found["high"], out.high, atol=1e-5, rtol=0)
 
 
 def test_single_low_embeddings_beat_the_class_mean(seen):
     decoder = attacks.by_query(seen, ["low"], ATTACK, 0).decoder
-    codes = attacks.query(seen, seen.private.x)["low"]
-    control = attacks.controls(seen, [0])[1]
+    codes = victim.query(seen, seen.private.x)["low"]
+    control = recovered.controls(seen, [0])[1]
     assert control.features == "Mean image of the attacker's class"
     guessed = own_psnr(seen, control.images.x)
     assert own_psnr(seen, decoder(codes)) > guessed + 1
@@ -86,7 +87,7 @@ def test_single_low_embeddings_beat_the_class_mean(seen):
 def test_all_variants_on_all_features(seen):
     short = ATTACK._replace(steps=2, batch=4, width=4)
     made = attacks.attacks(seen, short, [0, 1])
-    assert [(r.variant, r.features, r.seed) for r in made.found] == [
+    assert [(r.variant, r.features, r.seed) for r in made.recovered] == [
         (variant, features, seed)
         for variant in "ABC"
         for seed in (0, 1)
@@ -95,31 +96,31 @@ def test_all_variants_on_all_features(seen):
             *(f"Both levels, weight {w}" for w in ("0.01", "1") if variant == "A"),
         )
     ]
-    by_weight = [r.images.x for r in made.found if r.variant == "A" and r.seed == 0]
+    by_weight = [r.images.x for r in made.recovered if r.variant == "A" and r.seed == 0]
     assert not by_weight[0].equal(by_weight[-1])
-    assert {len(r.images.x) for r in made.found if r.variant != "C"} == {4}
-    assert {len(r.images.x) for r in made.found if r.variant == "C"} == {52}
+    assert {len(r.images.x) for r in made.recovered if r.variant != "C"} == {4}
+    assert {len(r.images.x) for r in made.recovered if r.variant == "C"} == {52}
     assert made.losses.groupby(["seed", "features", "panel"]).size().eq(2).all()
-    groups, shown = attacks.gallery(seen, made.found)
+    groups, shown = recovered.gallery(seen, made.recovered)
     assert [len(pictures) for pictures in groups.values()] == [2, 3, 3, 3]
     assert seen.private.y[shown].tolist() == seen.classes
-    single = made.found[-6]  # variant C, first seed, both levels
-    drawn = groups[attacks.TITLES["C"]]["Both levels"]
+    single = made.recovered[-6]  # variant C, first seed, both levels
+    drawn = groups[recovered.TITLES["C"]]["Both levels"]
     assert drawn.equal(single.images.x[shown])
 
 
-def by_hand() -> attacks.Victim:
+def by_hand() -> victim.Victim:
     """Return a client with two images of class 0 and one of class 2."""
     x = torch.stack([torch.full((1, 8, 8), v) for v in (-1.0, 0.0, 1.0)])
     private = Images(x, torch.tensor([0, 0, 2]))
     public = Images(x[[0, 2]], torch.tensor([2, 0]))
-    return attacks.Victim(None, {}, (), (), {}, [0, 2], public, private)
+    return victim.Victim(None, {}, (), (), {}, [0, 2], public, private)
 
 
 def test_scores_by_hand():
     client = by_hand()
     guess = Images(torch.full((1, 1, 8, 8), 0.2), torch.tensor([0]))
-    found = attacks.scores(client, [Recovered("A", "Low level", 0, guess)])
+    found = recovered.scores(client, [Recovered("A", "Low level", 0, guess)])
     # pixels in [0, 1]: 0.6 against the nearest, 0.5, and the mean of 0 and 0.5
     assert list(found.against) == ["nearest private image", "class mean image"]
     assert found.mse.tolist() == pytest.approx([0.1**2, 0.35**2], rel=1e-5)
@@ -133,13 +134,13 @@ def test_identification_looks_within_the_class():
     client = by_hand()
     x = torch.full((3, 1, 8, 8), -0.9)
     guesses = Recovered("C", "x", 0, Images(x, client.private.y), torch.arange(3))
-    found = attacks.scores(client, [guesses]).set_index("against")
+    found = recovered.scores(client, [guesses]).set_index("against")
     # the second is nearest to the first; the third is the only one of its class
     assert found.identified["own image"] == pytest.approx(200 / 3)
 
 
 def test_controls_by_hand():
-    found = attacks.controls(by_hand(), [0, 1])
+    found = recovered.controls(by_hand(), [0, 1])
     values = [r.images.x[:, 0, 0, 0].tolist() for r in found]
     assert values == [[-0.5, -0.5, 1.0], [1.0, 1.0, -1.0], *[[1.0, 1.0, -1.0]] * 2]
     assert [r.seed for r in found] == [0, 0, 0, 1]
@@ -153,7 +154,7 @@ def test_summary_says_how_many_seeds():
             for s, p in [(0, 1), (1, 3)]
         ]
     )
-    found = attacks.summary(each).iloc[0]
+    found = recovered.summary(each).iloc[0]
     assert (found.psnr, found.seeds) == (2, 2)
     assert found.psnr_sd == pytest.approx(math.sqrt(2))
     assert "2 seeds" in attacks.note(ATTACK, [0, 1])
@@ -170,4 +171,4 @@ def test_summary_says_how_many_seeds():
 )
 def test_senseless_input_is_refused(ended, options, message):
     with pytest.raises(ValueError, match=message):
-        attacks.victim(ended, **options)
+        victim.watch(ended, **options)

@@ -1,10 +1,5 @@
 """What keeping small classes back costs: the grid of runs, and its table."""
 
-# pandas ships no types, and those that pyright infers for frames are wrong here.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
-# pyright: reportIndexIssue=false, reportOptionalMemberAccess=false
-
 import pandas as pd
 import pytest
 

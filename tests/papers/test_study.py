@@ -278,8 +278,9 @@ def test_a_study_runs_and_its_models_are_kept():
     kept.unlink()  # made again, with the same bits
     again = features.features(runner.final(spec), "global", per_class=3)
     assert torch.equal(first.out.high, again.out.high)
-    with pytest.raises(ValueError, match="which: got 'received', fedavg has"):
-        features.features(runner.final(spec), "received")
+    for which in ("received", "ensemble"):  # the second is FedEnsemble's rule
+        with pytest.raises(ValueError, match=f"which: got '{which}', fedavg has"):
+            features.features(runner.final(spec), which)
 
 
 def test_the_final_models_are_those_that_were_evaluated():

@@ -447,8 +447,9 @@ def test_ranges_of_k(rule, spread, wanted):
 
 def test_impossible_k_is_refused_by_its_own_name():
     y = labels([500] * 5)
-    scheme = NwayKshot(shot_spread=1, shot_rule="mnist")
-    with pytest.raises(ValueError, match="shot_spread: got 1 with shot_rule 'mnist'"):
+    scheme = NwayKshot(shots=100, shot_spread=1, shot_rule="mnist")
+    message = r"shot_spread: got 1 with shot_rule 'mnist'; no .* lies in \[100, 99\]"
+    with pytest.raises(ValueError, match=message):
         draw(scheme, y, y, clients=2, seed=0)
     scheme = NwayKshot(shots=5, shot_spread=6)
     with pytest.raises(ValueError, match="shot_spread: got 6 with shots 5"):

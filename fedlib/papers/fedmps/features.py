@@ -1,8 +1,5 @@
 """Pictures of FedMPS's embeddings as numbers: planes at both levels, and LayerCAM."""
 
-# pandas ships no types, and those that pyright infers for frames are wrong here.
-# pyright: reportArgumentType=false, reportCallIssue=false, reportReturnType=false
-
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 

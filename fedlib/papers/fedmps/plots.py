@@ -1,9 +1,5 @@
 """FedMPS's figures of cost and of activation maps."""
 
-# pandas ships no types, and those that pyright infers for frames are wrong here.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false
-
 from collections.abc import Mapping
 
 import matplotlib as mpl

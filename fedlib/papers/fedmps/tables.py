@@ -1,9 +1,5 @@
 """Numbers of FedMPS's tables and figures that a grid of runs does not give alone."""
 
-# pandas ships no types, and those that pyright infers for frames are wrong here.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,9 +1,5 @@
 """What FedPA and its baselines send in a round: formulas beside what was counted."""
 
-# pandas ships no types, and those that pyright infers for frames are wrong here.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple

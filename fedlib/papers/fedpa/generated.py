@@ -1,9 +1,5 @@
 """What FedPA's generator makes after a number of rounds, and how far apart it is."""
 
-# pandas ships no types, and those that pyright infers for frames are wrong here.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

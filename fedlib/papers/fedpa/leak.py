@@ -5,10 +5,6 @@ to learn a client's class histogram, since the method sends it. The generator is
 by the server on the clients' heads and prototypes, and is sent to every client.
 """
 
-# pandas ships no types, and those that pyright infers for frames are wrong here.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -21,6 +17,7 @@ from torch import Tensor
 
 from fedlib.attacks.image_metrics import likeness
 from fedlib.attacks.inversion import decode, fsha_decoder, invert
+from fedlib.attacks.pixels import to_inputs, to_pixels
 from fedlib.blocks import generators
 from fedlib.core.net import State
 from fedlib.core.rng import generator
@@ -194,11 +191,8 @@ def _global_state(final: Final) -> State:
 def _images(final: Final, x: Tensor, y: Tensor) -> Images:
     """Return normalised inputs as images, embedded."""
     fed, state = final.federation, _global_state(final)
-    mean, std = (
-        torch.tensor(v).view(-1, 1, 1) for v in (fed.train.mean, fed.train.std)
-    )
     z = torch.cat([fed.ctx.net(state, part).high for part in x.split(BATCH)])
-    return Images(((x * std + mean) * 2 - 1).clamp(-1, 1), z, y)
+    return Images(to_pixels(x, fed.train.mean, fed.train.std), z, y)
 
 
 def attack(
@@ -296,13 +290,10 @@ def scores(final: Final, seen: Reconstructed) -> pd.DataFrame:
         global model takes for their class.
     """
     fed, state = final.federation, _global_state(final)
-    mean, std = (
-        torch.tensor(v).view(-1, 1, 1) for v in (fed.train.mean, fed.train.std)
-    )
     rows = []
     for kind, pictures in seen.images.items():
         y = seen.labels[kind]
-        inputs = ((pictures + 1) / 2 - mean) / std
+        inputs = to_inputs(pictures, fed.train.mean, fed.train.std)
         with torch.no_grad():
             said = torch.cat(
                 [fed.ctx.net(state, x).logits.argmax(1) for x in inputs.split(BATCH)]

@@ -5,10 +5,6 @@ hold. A client's local model is the one that it trained in the last round in whi
 took part.
 """
 
-# pandas ships no types, and those that pyright infers for frames are wrong here.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
-
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 

@@ -1,9 +1,5 @@
 """FedPG's picture of two local models (Fig. 3)."""
 
-# pandas ships no types, and those that pyright infers for frames are wrong here.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,9 +1,5 @@
 """FedPG's tables: final accuracy, rounds beside FedAvg's, and the paper's ablation."""
 
-# pandas ships no types, and those that pyright infers for frames are wrong here.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
-
 from collections.abc import Sequence
 from typing import Any
 

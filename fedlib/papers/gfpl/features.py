@@ -1,9 +1,5 @@
 """GFPL's features: projections beside embeddings, and how near samples are to them."""
 
-# pandas ships no types, and those that pyright infers for frames are wrong here.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportIndexIssue=false
-
 from typing import Any, NamedTuple
 
 import numpy as np

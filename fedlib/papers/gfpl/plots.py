@@ -1,10 +1,5 @@
 """GFPL's pictures: mixtures in the plane, error bars, nearest real features."""
 
-# pandas ships no types, and those that pyright infers for frames are wrong here.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false
-# pyright: reportReturnType=false
-
 from collections.abc import Mapping, Sequence
 
 import matplotlib as mpl

@@ -1,10 +1,5 @@
 """GFPL's tables: what is sent by several ways of counting, and settings as printed."""
 
-# pandas ships no types, and those that pyright infers for frames are wrong here.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false, reportReturnType=false
-# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
-
 from collections.abc import Sequence
 
 import pandas as pd

@@ -1,10 +1,5 @@
 """A picture of small cells: behind how few samples a class's record stands."""
 
-# pandas ships no types, and those that pyright infers for frames are wrong here.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
-# pyright: reportIndexIssue=false, reportOptionalMemberAccess=false
-
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np

@@ -1,10 +1,5 @@
 """What it costs that clients keep back classes of few samples (``Spec.min_count``)."""
 
-# pandas ships no types, and those that pyright infers for frames are wrong here.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
-# pyright: reportIndexIssue=false, reportOptionalMemberAccess=false
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
