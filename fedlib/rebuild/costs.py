@@ -99,7 +99,7 @@ def estimate(
         the runs that have no data or whose two rounds would take long: of them only the
         clients' training is known, from their shapes (``shapes.seconds_per_round``).
         ``unknown`` counts those of which nothing is known; NaN seconds where that is
-        all of them.
+        all of them, or where no run is kept: what a notebook computes is not known.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def estimate(
         known = [seconds for seconds in rough if seconds is not None]
         seconds = speeds.seconds([spec for spec in missing if spec not in long])
         unknown = len(rough) - len(known)
-        nothing = bool(unknown) and unknown == len(todo)
+        nothing = not specs or (bool(unknown) and unknown == len(todo))
         rows.append(
             {
                 "name": artefact.name,
@@ -144,7 +144,8 @@ def standing(name: str, preset: str) -> tuple[str, str]:
     """Return the state of an artefact in a word, and the time of all its runs.
 
     The word is ``current``, ``stale``, ``never`` (built) or ``no data``; the time is
-    that of finished runs of the same kinds, ``?`` where there is none.
+    that of finished runs of the same kinds, ``?`` where there is none or where no run
+    is kept.
 
     Raises
     ------
@@ -156,10 +157,10 @@ def standing(name: str, preset: str) -> tuple[str, str]:
     try:
         reasons = staleness.why_stale(artefact)
     except DataError:
-        return "no data", "?" if specs else "0 s"
+        return "no data", "?"
     state = "never" if reasons == ["never built"] else "stale"
     speeds = Speeds([artefact])
-    known = all(kind(spec) in speeds.known for spec in specs)
+    known = specs and all(kind(spec) in speeds.known for spec in specs)
     return state if reasons else "current", (
         duration(speeds.seconds(specs)) if known else "?"
     )

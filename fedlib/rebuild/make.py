@@ -20,6 +20,8 @@ from fedlib.support.sources import where
 
 # What an artefact uses that draws the models of a run
 MODELS = str(where(runner.final))
+# In place of a count, where an artefact has no runs of its own
+NONE_KEPT = "; no run is kept, its notebook computes what it shows"
 
 
 class Outcome(NamedTuple):
@@ -201,7 +203,8 @@ def _begin(
             missing = runner.pending(distinct(artefact.specs))
         if models and len(missing) > len(runner.pending(missing)):
             echo(f"{name}: needs models, which are not published")
-        cost = f"; {len(missing)} of {len(distinct(artefact.specs))} runs missing"
+        count = len(distinct(artefact.specs))
+        cost = f"; {len(missing)} of {count} runs missing" if count else NONE_KEPT
         if speeds is not None:
             cost += speeds.told(missing)
             echo(f"{name}: {', '.join(reasons)}{cost}")

@@ -65,6 +65,15 @@ def test_makefile_asks_for_the_same_python():
     assert PROJECT["requires-python"] == ">=" + ".".join(floor)
 
 
+def test_classifiers_name_the_pythons_that_ci_tries():
+    ci = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+    pythons = ci["jobs"]["tests"]["strategy"]["matrix"]["python"]
+    named = [
+        c.rpartition(" ")[2] for c in PROJECT["classifiers"] if ":: Python ::" in c
+    ]
+    assert named == pythons
+
+
 def test_conda_installs_the_same_package():
     conda = yaml.safe_load((ROOT / "environment.yml").read_text())
     (pip,) = [part for part in conda["dependencies"] if isinstance(part, dict)]

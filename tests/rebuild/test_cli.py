@@ -88,7 +88,7 @@ def test_dry_run(project, kernels):  # noqa: F811
     write_notebook("toy/a")
     result = fedlib("rebuild", "--dry-run")
     assert result.output.splitlines() == [
-        "toy/a: never built; 0 of 0 runs missing",
+        "toy/a: never built; no run is kept, its notebook computes what it shows",
         "would build 1",
         "built 0, current 0, failed 0",
     ]
@@ -201,6 +201,7 @@ def test_estimate(project):  # noqa: F811
         "toy/a",
         "toy/b",
     ]
+    assert result.stdout.splitlines()[1].split()[-2:] == ["?", "?"]  # keeps no runs
     assert result.stdout.splitlines()[-1] == "0 runs missing, about 0 s"
 
 
@@ -208,7 +209,7 @@ def test_lists(project, monkeypatch):  # noqa: F811
     write_notebook("toy/a")
     assert fedlib("list", "artefacts").output == "toy/a  A table\n"
     shown = fedlib("list", "artefacts", "--preset", "quick").output
-    assert shown.split() == ["toy/a", "never", "0", "s", "A", "table"]
+    assert shown.split() == ["toy/a", "never", "?", "A", "table"]
     assert fedlib("list", "notebooks").output == "papers/toy/a.ipynb\n"
     shown = fedlib("list", "methods").output.splitlines()
     assert [line.split()[0] for line in shown] == list(registry.METHODS)

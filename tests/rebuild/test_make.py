@@ -244,7 +244,9 @@ def test_force_and_dry_run(project, kernels):
     lines = []
     (planned,) = make.rebuild([], "quick", dry_run=True, echo=lines.append)
     assert (planned.status, planned.reasons) == ("planned", ["never built"])
-    assert lines == ["toy/a: never built; 0 of 0 runs missing"]
+    assert lines == [
+        "toy/a: never built; no run is kept, its notebook computes what it shows"
+    ]
     assert kernels == []
     make.rebuild([], "quick")
     (forced,) = make.rebuild([], "quick", force=True)
