@@ -170,7 +170,7 @@ golden: setup
 	$(BIN)/python -m pytest -q -rs -m golden tests/runs/test_golden_gpu.py
 
 refresh: setup
-	FEDLIB_CI=1 $(BIN)/python tools/refresh_notebooks.py
+	FEDLIB_CI=1 $(BIN)/python -m tools.refresh_notebooks
 
 # A talk of a page, in build/slides, its code folded away: make slides PAGE=fedmps
 PAGE ?= 00_start_here

@@ -1,10 +1,10 @@
 """Run the walkthroughs in place and keep their outputs, cleaned of what changes.
 
-    FEDLIB_CI=1 python tools/refresh_notebooks.py [notebook ...]
+    FEDLIB_CI=1 python -m tools.refresh_notebooks [notebook ...]
 
 Each notebook runs from top to bottom in this interpreter. Anything on stderr is
 refused, metadata is reduced to the kernel's name, to tags and to what a cell is in a
-talk (``make slides``), cells are numbered anew.
+talk (``make slides``), cells that mostly draw are folded, all are numbered anew.
 """
 
 import os
@@ -16,7 +16,9 @@ from nbclient import NotebookClient
 
 from fedlib.rebuild.kernels import own_kernel
 from fedlib.support.paths import NOTEBOOKS
+from tools.page_measures import plotting
 
+FOLDED = 0.4  # share of lines that draw, from which on a cell is folded
 METADATA = {
     "kernelspec": {
         "display_name": "Python 3",
@@ -43,10 +45,16 @@ def slide_type(cell: nbformat.NotebookNode) -> str:
     return "subslide" if any(drawn) else "skip"
 
 
+def folded(cell: nbformat.NotebookNode) -> bool:
+    """Return whether a cell mostly draws, so that a page shows what it drew alone."""
+    return cell.cell_type == "code" and plotting([cell.source]) >= FOLDED
+
+
 def tag(cell: nbformat.NotebookNode, *, talk: bool) -> None:
-    """Reduce a cell's metadata to its tags, and in a talk to what it is there."""
+    """Reduce metadata to a cell's tags, its fold, and what it is in a talk."""
     tags = cell.metadata.get("tags")
     kept = {"slideshow": {"slide_type": slide_type(cell)}} if talk else {}
+    kept |= {"jupyter": {"source_hidden": True}} if folded(cell) else {}
     cell.metadata = nbformat.from_dict(kept | ({"tags": tags} if tags else {}))
 
 

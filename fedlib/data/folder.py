@@ -8,7 +8,8 @@ import numpy as np
 
 from fedlib.data import splits
 from fedlib.data.catalogue import DATASETS
-from fedlib.data.images import Item, blocks, by_class, listing, square
+from fedlib.data.image_files import listing
+from fedlib.data.images import Item, blocks, by_class, square
 from fedlib.data.types import DataError, Entry, Notes, Raw
 
 MEASURED = 1000  # training images at most, of which mean and spread are taken

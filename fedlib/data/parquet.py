@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedlib.data.images import BLOCK, Files, Item, decode
+from fedlib.data.image_files import Files
+from fedlib.data.images import BLOCK, Item, decode
 from fedlib.data.sources import reading
 from fedlib.data.types import SPLITS, Block, DataError, Notes, Raw
 

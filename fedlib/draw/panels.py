@@ -32,9 +32,9 @@ def _line(
 ) -> ErrorbarContainer:
     """Draw one line, with whiskers of one sd where there is one."""
     several = "sd" in points and points["sd"].notna().any()
-    whiskers = {"yerr": points["sd"] if several else None}
+    spread = points["sd"] if several else None
     return ax.errorbar(
-        at, points[y], elinewidth=0.8, capsize=2, **whiskers, **look.stroke
+        at, points[y], yerr=spread, elinewidth=0.8, capsize=2, **look.stroke
     )
 
 

@@ -160,8 +160,9 @@ def _hatched(ax: Axes, looks: Sequence[Style]) -> list[Patch]:
     for i, (drawn, look) in enumerate(zip(ax.containers, looks, strict=True)):
         hatch = HATCHES[i % len(HATCHES)]
         plt.setp(list(drawn), hatch=hatch)
-        said = {"hatch": hatch, "label": look.label}
-        handles.append(Patch(fc=look.colour, ec="white", lw=0, **said))
+        handles.append(
+            Patch(fc=look.colour, hatch=hatch, ec="white", lw=0, label=look.label)
+        )
     return handles
 
 

@@ -59,7 +59,7 @@ def select(wanted: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(chosen)) if wanted else everything
 
 
-def _unknown(name: str, everything: Sequence[str]) -> SettingError:
+def _unknown(name: str, everything: list[str]) -> SettingError:
     """Return what an unknown name is refused with: where it is, or what is near."""
     if elsewhere := printed.said(name):
         return SettingError(f"artefact: {elsewhere}")

@@ -17,7 +17,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
-from fedlib.data import DataError, images
+from fedlib.data import DataError, image_files, images
 from fedlib.data.images import Item
 from fedlib.data.types import Notes
 from tests.on_disk import decoded, pack, picture, pixels, unpack
@@ -60,7 +60,7 @@ def test_names_are_listed_as_imagefolder_lists_them(tmp_path, form):
     members = dict.fromkeys([*TREE, *HIDDEN, "beside.png"], b"")
     path = stored(tmp_path, form, members)
     order = ["B/x.bmp", "a/10.png", "a/2.png", "a/sub/0.png", "a b/1.JPG"]
-    listed = images.listing([path])
+    listed = image_files.listing([path])
     assert listed == ["beside.png", *order]
     assert [(i.name, i.label) for i in images.by_class(listed)] == [
         (name, name.split("/")[0]) for name in order
@@ -84,7 +84,7 @@ def test_linked_folders_are_followed(tmp_path):
     unpack(tmp_path / "some", {"dog/b.png": picture(2, "PNG", 8)})
     (tmp_path / "some" / "cat").symlink_to(tmp_path / "elsewhere" / "cat")
     (tmp_path / "some" / "dog" / "dead.png").symlink_to(tmp_path / "nowhere.png")
-    names = images.listing([tmp_path / "some"])
+    names = image_files.listing([tmp_path / "some"])
     assert names == ["cat/a.png", "dog/b.png", "dog/dead.png"]
     x, notes = read(tmp_path / "some", *names)
     assert torch.equal(x[0], decoded(picture(1, "PNG", 8)))
@@ -98,15 +98,15 @@ def test_a_circle_of_links_is_refused(tmp_path):
     unpack(tmp_path / "some", {"cat/a.png": b""})
     (tmp_path / "some" / "cat" / "up").symlink_to(tmp_path / "some")
     with pytest.raises(DataError, match=r"cat/up is a link to a folder that it lies"):
-        images.listing([tmp_path / "some"])
+        image_files.listing([tmp_path / "some"])
 
 
 def test_several_sources_are_one(tmp_path):
     unpack(tmp_path / "part_1", {"a.png": picture(1, "PNG", 8)})
     pack(tmp_path / "part_2.zip", {"a.png": picture(2, "PNG", 8)})
     paths = [tmp_path / "part_1", tmp_path / "part_2.zip"]
-    assert images.listing(paths) == ["part_1/a.png", "part_2.zip/a.png"]
-    items = [Item(name, 0) for name in reversed(images.listing(paths))]
+    assert image_files.listing(paths) == ["part_1/a.png", "part_2.zip/a.png"]
+    items = [Item(name, 0) for name in reversed(image_files.listing(paths))]
     (block,) = images.blocks(paths, items, Notes(), (3, 8, 8))
     assert torch.equal(block.x[0], decoded(picture(2, "PNG", 8)))
     assert torch.equal(block.x[1], decoded(picture(1, "PNG", 8)))
@@ -131,7 +131,7 @@ def test_several_sources_are_one(tmp_path):
 def test_members_that_leave_their_zip_are_refused(tmp_path, name, why):
     pack(tmp_path / "some.zip", {"a/b.png": picture(1), name: picture(2)})
     with pytest.raises(DataError) as caught:
-        images.listing([tmp_path / "some.zip"])
+        image_files.listing([tmp_path / "some.zip"])
     assert str(caught.value) == f"some.zip: member {name!r} {why}; refused"
 
 
@@ -141,13 +141,13 @@ def test_members_that_are_links_are_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "some.zip", "w") as archive:
         archive.writestr(member, "/etc/passwd")
     with pytest.raises(DataError, match="member 'a/link.png' is a link; refused"):
-        images.listing([tmp_path / "some.zip"])
+        image_files.listing([tmp_path / "some.zip"])
 
 
 def test_what_is_no_zip_is_named(tmp_path):
     (tmp_path / "some.zip").write_bytes(b"<html>sign in</html>")
     with pytest.raises(DataError, match="some.zip is damaged .*not a zip file"):
-        images.listing([tmp_path / "some.zip"])
+        image_files.listing([tmp_path / "some.zip"])
 
 
 # faults of single images
@@ -442,4 +442,4 @@ def test_blocks_are_small_and_keep_their_order(tmp_path, form, monkeypatch):
 
 
 def test_what_ends_like_an_image_is_what_torchvision_takes_for_one():
-    assert images.IMG_EXTENSIONS == IMG_EXTENSIONS
+    assert image_files.IMG_EXTENSIONS == IMG_EXTENSIONS

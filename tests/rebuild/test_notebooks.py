@@ -96,6 +96,13 @@ def test_walkthroughs_keep_outputs_in_order(name):
         assert bool(shown) == ("fig, " in cell.source), cell.source
 
 
+@pytest.mark.parametrize("name", names(LEARN))
+def test_cells_that_mostly_draw_are_folded(name):
+    for cell in read(name).cells:
+        hidden = cell.metadata.get("jupyter", {}).get("source_hidden", False)
+        assert hidden == refresh_notebooks.folded(cell), cell.source
+
+
 @pytest.mark.parametrize("name", names(PAGES))
 def test_pages_say_what_their_cells_are_in_a_talk(name):
     cells = read(name).cells
@@ -144,6 +151,17 @@ def test_every_exercise_has_a_computed_answer(page):
             computed[number] += 1
     assert [*computed] == numbers
     assert all(computed.values())
+
+
+@pytest.mark.parametrize("name", names(PAGES))
+def test_pages_close_with_what_they_showed(name):
+    """A method's page also draws who sends what, and has its cheat sheet."""
+    headings = re.findall(r"^## (.*)$", words(name), re.MULTILINE)
+    assert headings.index("In short") == headings.index("Exercises") - 1
+    sources = [cell.source for cell in code(read(name))]
+    of_method = (ROOT / "fedlib/methods" / Path(name).name).with_suffix(".py").exists()
+    for call in ("sheet(", "fig, travels = exchange("):
+        assert sum(s.startswith(call) for s in sources) == of_method, call
 
 
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)[^)]*\)")

@@ -7,7 +7,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from fedlib.data import splits
-from fedlib.data.images import Item, blocks, images_of, opened, square
+from fedlib.data.image_files import images_of, opened
+from fedlib.data.images import Item, blocks, square
 from fedlib.data.sources import first_of, reading
 from fedlib.data.types import DataError, Entry, Notes, Raw
 

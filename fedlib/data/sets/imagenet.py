@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-from fedlib.data.images import Item, blocks, centre, images_of, opened, read_tree
+from fedlib.data.image_files import images_of, opened
+from fedlib.data.images import Item, blocks, centre, read_tree
 from fedlib.data.sources import first_of, reading
 from fedlib.data.types import DataError, Entry, Notes, Raw, Remote
 

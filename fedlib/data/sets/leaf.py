@@ -8,7 +8,8 @@ import numpy as np
 from PIL import Image
 
 from fedlib.data import leaf
-from fedlib.data.images import Item, blocks, listing
+from fedlib.data.image_files import listing
+from fedlib.data.images import Item, blocks
 from fedlib.data.sources import first_of
 from fedlib.data.types import Block, DataError, Entry, Notes, Raw
 

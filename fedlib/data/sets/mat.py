@@ -9,7 +9,8 @@ from typing import IO
 import numpy as np
 
 from fedlib.core.crop import Augment
-from fedlib.data.images import BLOCK, listing, read_tree
+from fedlib.data.image_files import listing
+from fedlib.data.images import BLOCK, read_tree
 from fedlib.data.labels import named
 from fedlib.data.sources import either, first_of, member, members, reading, together
 from fedlib.data.types import SPLITS, Block, DataError, Entry, Notes, Raw, Remote

@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 from fedlib.data import splits
-from fedlib.data.images import Item, blocks, listing
+from fedlib.data.image_files import listing
+from fedlib.data.images import Item, blocks
 from fedlib.data.sources import first_of
 from fedlib.data.types import DataError, Entry, Notes, Raw, Remote
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from fedlib.core.crop import Augment
 from fedlib.data import splits
-from fedlib.data.images import Item, blocks, listing, square
+from fedlib.data.image_files import listing
+from fedlib.data.images import Item, blocks, square
 from fedlib.data.sources import first_of
 from fedlib.data.types import DataError, Entry, Notes, Raw
 
