@@ -138,6 +138,11 @@ def _losses(df: pd.DataFrame) -> Drawing:
     return fig, drawn.assign(sd=df["sd"])
 
 
+def _participation(df: pd.DataFrame) -> Drawing:
+    names = {"participation": "Share of the clients in a round"}
+    return panels.lines(df, names=names)
+
+
 # What each committed picture is drawn by, as its notebook draws it.
 DRAWN: dict[str, Callable[[pd.DataFrame], Drawing]] = {
     "fedhpro/learning_curves": _curves,
@@ -159,6 +164,7 @@ DRAWN: dict[str, Callable[[pd.DataFrame], Drawing]] = {
     "fedpa/learning_generator": _logged(""),
     "fedpa/learning_terms": _logged("Mean over clients"),
     "fedpa/table2_curves": _curves,
+    "fedpa/table3_participation": _participation,
     "fedpg/fig8_fedavg_lenet": _images,
     "fedpg/fig8_fedpg_lenet": _images,
     "fedpg/fig8_likeness": _fig8("attack", ylabel="Likeness"),
@@ -170,6 +176,7 @@ DRAWN: dict[str, Callable[[pd.DataFrame], Drawing]] = {
     "gfpl/appendix_b": _nearest,
     "gfpl/learning_curves": _curves,
     "gfpl/learning_terms": _logged("Mean over clients"),
+    "gfpl/table1_curves": _curves,
     "learn/leaderboard_bytes": _bytes,
     "learn/leaderboard_ranks": _ranks,
     "learn/min_count_bytes": _min_count(
