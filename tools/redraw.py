@@ -143,6 +143,17 @@ def _participation(df: pd.DataFrame) -> Drawing:
     return panels.lines(df, names=names)
 
 
+def _thresholds(df: pd.DataFrame) -> Drawing:
+    names = {"merge_threshold": "Merge threshold"}
+    return panels.lines(df, names=names)
+
+
+def _floats(df: pd.DataFrame) -> Drawing:
+    look = {"ylabel": "Floats per client (thousands)", "percent": False}
+    names = {"merge_threshold": "Merge threshold"}
+    return panels.lines(df, y="floats_k", names=names, **look)
+
+
 # What each committed picture is drawn by, as its notebook draws it.
 DRAWN: dict[str, Callable[[pd.DataFrame], Drawing]] = {
     "fedhpro/learning_curves": _curves,
@@ -174,6 +185,8 @@ DRAWN: dict[str, Callable[[pd.DataFrame], Drawing]] = {
     "fedpg/learning_terms": _logged("Mean over clients"),
     "fedpg/log_curves": _curves,
     "gfpl/appendix_b": _nearest,
+    "gfpl/fig6_accuracy": _thresholds,
+    "gfpl/fig6_communication": _floats,
     "gfpl/learning_curves": _curves,
     "gfpl/learning_terms": _logged("Mean over clients"),
     "gfpl/table1_curves": _curves,
