@@ -149,7 +149,8 @@ class _Products(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        x, weight = ctx.saved_tensors
+        # Of the type that autocast gave the products; torch casts back what is returned
+        x, weight = (tensor.to(grad.dtype) for tensor in ctx.saved_tensors)
         on_x, on_weight, on_bias = ctx.needs_input_grad
         return (
             torch.bmm(grad, weight) if on_x else None,
@@ -196,9 +197,6 @@ def _linear_rule(clients, in_dims, x, weight, bias):
     weight = _clients_at(weight, in_dims[1], clients, 0)
     if bias is not None:
         bias = _clients_at(bias, in_dims[2], clients, 0)
-    if torch.is_autocast_enabled(x.device.type):  # of whose types autograd takes care
-        out = torch.bmm(x, weight.transpose(1, 2))
-        return out if bias is None else out + bias.unsqueeze(1), 0
     return _Products.apply(x, weight, bias), 0
 
 

@@ -87,8 +87,8 @@ def test_workflows_only_read_and_are_superseded(name):
 def test_ci_does_what_it_should():
     assert targets("ci.yml") == {
         "lint": ["lint", "types", "actionlint"],
-        "tests": ["unit", "slow"],
-        "lowest": ["unit", "slow"],
+        "tests": ["both"],
+        "lowest": ["both"],
         "portable": ["portable"],
         "wheel": ["wheel"],
         "nbval": ["nbval"],

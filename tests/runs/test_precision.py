@@ -48,7 +48,7 @@ def test_outputs_and_gradients_are_float32_and_near_those_in_float32(
     ]
     for wanted, ours in zip(*grads, strict=True):
         assert ours.dtype == torch.float32
-        assert near(ours, wanted)
+        assert (ours - wanted).norm() <= 5 * NEAR * wanted.norm()  # ReLUs that turn
 
 
 @pytest.mark.parametrize(
