@@ -41,7 +41,7 @@ from fedlib.runs.checks import StoredError, checked_log
 from fedlib.runs.results import Result, measured
 from fedlib.runs.spec import Spec
 from fedlib.support.files import atomic_write, write_text
-from fedlib.support.paths import ROOT, cache_dir, results_dir
+from fedlib.support.paths import ROOT, SHIPPED, cache_dir, results_dir
 
 FORMAT = 1  # of the two files; raise it when their meaning changes
 LEVEL = 19  # of zstd: files are read often and written once
@@ -276,6 +276,19 @@ def compact(log: Log) -> Log:
     return log._replace(term=terms)
 
 
+def _to_write(spec: Spec, key: str) -> Path:
+    """Return the path of a record that may be written."""
+    path = path_of(spec, key)
+    if path is None:
+        raise ValueError("FEDLIB_RESULTS: got 'none', expected a folder to write to")
+    if path.is_relative_to(SHIPPED):  # the next install would take it away
+        raise ValueError(
+            f"FEDLIB_RESULTS: expected a folder to write to, not {SHIPPED}, which an "
+            "installed fedlib came with"
+        )
+    return path
+
+
 def write(record: Record, log: Log) -> Path:
     """Write a record and its log, and return the record's path.
 
@@ -284,13 +297,11 @@ def write(record: Record, log: Log) -> Path:
     Raises
     ------
     ValueError
-        The log cannot be that of such a run, ``FEDLIB_RESULTS`` is ``none``, or a text
-        names a place of this machine.
+        The log cannot be that of such a run, ``FEDLIB_RESULTS`` is ``none`` or names
+        what an installed fedlib came with, or a text names a place of this machine.
     """
     spec = Spec.model_validate(record.spec)
-    path = path_of(spec, record.key)
-    if path is None:
-        raise ValueError("FEDLIB_RESULTS: got 'none', expected a folder to write to")
+    path = _to_write(spec, record.key)
     log = compact(log)
     wide = dict(sorted(log.flat().items()))
     try:
@@ -346,13 +357,14 @@ def publish(key: str) -> Path:
     Raises
     ------
     ValueError
-        The cache has no such finished run, or ``results/`` holds runs on other data of
-        that name.
+        The cache has no such finished run, ``results/`` holds runs on other data of
+        that name, or ``write`` refuses it.
     """
     provenance, log = cached(key)
     spec = Spec.model_validate(provenance["spec"])
     if has(spec, key):
         return path_of(spec, key)  # pyright: ignore[reportReturnType]
+    _to_write(spec, key)
     keep_facts(spec.dataset, provenance["data"][0])
     record = Record(
         key=key,

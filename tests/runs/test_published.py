@@ -101,6 +101,18 @@ def test_unread_published_runs_are_computed(stored, monkeypatch):
         published.publish(runner.run(spec).key)
 
 
+def test_an_installed_fedlib_is_not_written_to(stored, monkeypatch, tmp_path):
+    """Its own published runs are a package's, which the next install replaces."""
+    spec, _, _ = stored
+    shipped = tmp_path / "site-packages" / "fedlib" / "shipped"
+    monkeypatch.setattr(published, "SHIPPED", shipped)
+    monkeypatch.setenv("FEDLIB_RESULTS", str(shipped / "results"))
+    key = runner.run(spec).key
+    with pytest.raises(ValueError, match="FEDLIB_RESULTS: expected a folder to write"):
+        published.publish(key)
+    assert not shipped.exists()
+
+
 def spoil_log(path):
     file = published.log_path(path)
     content = bytearray(file.read_bytes())
