@@ -5,7 +5,7 @@ own. Processes are started before, and what that takes is said apart; ``run_many
 them for later calls. Only an idle machine shows the gain: the first number of jobs
 leaves the other cores to whoever wants them.
 
-    python benchmarks/jobs.py [--jobs 1 2] [--runs 8] [--rounds 5] [--write]
+    python benchmarks/jobs.py [--jobs 1 2] [--runs 8] [--rounds 25] [--write]
 """
 
 import argparse
@@ -68,7 +68,7 @@ def main() -> None:
     jobs = sorted({1, jobs_of_machine()})
     options.add_argument("--jobs", nargs="+", type=int, default=jobs)
     options.add_argument("--runs", type=int, default=8)
-    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--rounds", type=int, default=25)
     options.add_argument("--write", action="store_true", help="to figures/bench")
     chosen = options.parse_args()
     rows: list[dict] = []

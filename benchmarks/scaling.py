@@ -166,6 +166,7 @@ def main() -> None:
 def write(frame: pd.DataFrame, against: str) -> None:
     """Write the numbers and a figure of time and memory, all axes logarithmic."""
     beyond = frame["peak_mib"] - frame["imports_mib"]
+    beyond = beyond.where(beyond > 0)  # a logarithmic axis has no place for nothing
     shown = pd.concat(
         [
             frame.assign(panel="Seconds per round", value=frame["train"]),
@@ -183,6 +184,9 @@ def write(frame: pd.DataFrame, against: str) -> None:
     )
     for ax in fig.axes:
         ax.set(xscale="log", yscale="log")
+        low, high = ax.get_ylim()
+        wider = max(1, 10 / (high / low)) ** 0.5  # a decade, or noise looks large
+        ax.set_ylim(low / wider, high * wider)
         layout.name_round_numbers(ax.xaxis)
         layout.name_round_numbers(ax.yaxis)
     name = "scaling" if against == "clients" else f"scaling_{against}"

@@ -70,9 +70,8 @@ def caught(spec: Spec) -> dict[str, Any]:
     given: dict[str, Any] = {}
 
     def catch(cohort, task, training, net, random, **how):
-        del how  # in what way, which moves no number
         given.update(cohort=cohort, task=task, training=training, net=net)
-        given["random"] = random
+        given.update(random=random, how=how)
         raise Caught
 
     fed = device.moved(federation(spec), device.chosen())
@@ -148,14 +147,14 @@ def matrix_rate() -> float:
 def compare(name: str, spec: Spec, passes: int, rate: float) -> dict:
     """Time both loops alternately."""
     given = caught(spec)
-    training = given.pop("training")
+    training, how = given.pop("training"), given.pop("how")
     size = training.local_steps or STEPS
     training = training.model_copy(update={"local_steps": min(size, STEPS)})
     cohort = given["cohort"]._replace(moments={})  # both begin afresh
     main = (given["task"], training, given["net"], given["random"])
     work = {
         "plain": lambda: ordinary(cohort, *main),
-        "cohort": lambda: train_local(cohort, *main),
+        "cohort": lambda: train_local(cohort, *main, **how),
     }
     times: dict[str, list[float]] = {k: [] for k in work}
     found: dict[str, Any] = {}
