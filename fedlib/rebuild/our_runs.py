@@ -40,6 +40,7 @@ class Found(NamedTuple):
     """The runs of one setting, over their seeds."""
 
     mean: float = float("nan")
+    sd: float = float("nan")  # over seeds (ddof 1), where there are several
     seeds: int = 0
     cut: Sequence[str] = ()  # in words, what of the budget
 
@@ -168,7 +169,7 @@ def _number(run: Run, source: Accuracies, domain: str | None) -> float | None:
 def reached(
     source: Accuracies, wanted: Mapping[str, Any], full: Spec | None, there: list[Run]
 ) -> Found:
-    """Return what runs of a setting reached, the mean over their seeds.
+    """Return what runs of a setting reached, mean and sd over their seeds.
 
     Of runs that differ in their budget those count that cut nothing, the shortest of
     them; else those with the most rounds. A seed counts once: the published run, else,
@@ -193,5 +194,5 @@ def reached(
     if not groups:
         return Found()
     best = min(groups)
-    numbers = groups[best].values()
-    return Found(sum(numbers) / len(numbers), len(numbers), words[best])
+    numbers = pd.Series(groups[best])
+    return Found(numbers.mean(), numbers.std(), len(numbers), words[best])

@@ -109,13 +109,13 @@ def cells(preset: str) -> pd.DataFrame:
     DataFrame
         paper, table, column (of its reference file), dataset, kind, row and setting (as
         a table is printed), number and sd (the paper's), ours (of the paper's own
-        reading of its method), seeds, gap, near (how far ours may be off: twice the
-        paper's sd over runs, at least 1.5 points of accuracy; half of a gain; nothing
-        for counts; a tenth of other quantities), reference (of the released reading),
-        budget (``full``, or what of it was cut), reduced and reference_reduced (whether
-        it was), state (of ``STATES``), mark (of the reference file). Seeds and budget
-        are of ours, where there is none of the reference; where the two budgets differ,
-        both are told.
+        reading of its method) and our_sd (over seeds), seeds, gap, near (how far ours
+        may be off: twice the paper's sd over runs, at least 1.5 points of accuracy;
+        half of a gain; nothing for counts; a tenth of other quantities), reference and
+        reference_sd (of the released reading), budget (``full``, or what of it was
+        cut), reduced and reference_reduced (whether it was), state (of ``STATES``),
+        mark (of the reference file). Seeds and budget are of ours, where there is none
+        of the reference; where the two budgets differ, both are told.
 
     Raises
     ------
@@ -151,11 +151,11 @@ def _cells(source: Origin, figures: Path, ran: Mapping[str, list[Run]]) -> pd.Da
         _by_runs(source, table, ran) if runs_of_it else _by_rows(source, table, figures)
     )
     board = board.join(pd.DataFrame(ours, table.index))
-    board.insert(11, "gap", board["ours"] - board["number"])
+    board.insert(12, "gap", board["ours"] - board["number"])
     over_runs = runs_of_it and source.sd_over == "runs"
     wide = board["sd"] if over_runs else [float("nan")] * len(board)
     pairs = zip(board["number"], wide, strict=True)
-    board.insert(12, "near", [_near(kind, number, sd) for number, sd in pairs])
+    board.insert(13, "near", [_near(kind, number, sd) for number, sd in pairs])
     board["state"] = np.select(
         [
             mark.eq("unavailable").fillna(False).astype(bool),
@@ -204,8 +204,9 @@ def _by_runs(
             words += f"; reference: {_words(released)}"
         rows.append(
             {
-                **{"ours": own.mean, "seeds": shown.seeds},
-                **{"reference": released.mean, "budget": words},
+                **{"ours": own.mean, "our_sd": own.sd, "seeds": shown.seeds},
+                **{"reference": released.mean, "reference_sd": released.sd},
+                "budget": words,
                 **{"reduced": bool(shown.cut), "reference_reduced": bool(released.cut)},
                 "absent": text is None,
             }
@@ -227,7 +228,9 @@ def _by_rows(
         known = there is not None and not pd.isna(series["number"])
         hit = our_rows.row_of(source, series, there) if known else None
         seeds = hit["seeds"] if hit is not None and "seeds" in hit else 1
-        row = {"ours": float("nan"), "seeds": 0, "reference": float("nan")}
+        nothing = float("nan")
+        row = {"ours": nothing, "our_sd": nothing, "seeds": 0}
+        row |= {"reference": nothing, "reference_sd": nothing}
         row |= {"reference_reduced": False}
         if hit is not None:
             row |= {"ours": float(hit[source.ours]), "seeds": int(seeds)}
@@ -270,8 +273,8 @@ def ran(board: pd.DataFrame) -> pd.DataFrame:
     """Return the numbers that ran, for printing: the paper's and ours."""
     rows = board[board["state"].isin(RAN)]
     columns = ["paper", "table", "column", "row", "setting", "number", "sd"]
-    ours = ["ours", "seeds", "gap", "near", "reference", "state", "budget"]
-    return in_words(rows[[*columns, *ours]])
+    ours = ["ours", "our_sd", "seeds", "gap", "near", "reference", "reference_sd"]
+    return in_words(rows[[*columns, *ours, "state", "budget"]])
 
 
 def tables(board: pd.DataFrame) -> pd.DataFrame:

@@ -119,6 +119,19 @@ def test_a_run_counts_whatever_artefact_made_it():
     assert board["ours"].notna().sum() == 2  # and at no other setting
 
 
+def test_several_seeds_have_a_spread_and_one_has_none():
+    """By hand: 80, 84 and 85 lie 3, 1 and 2 from their mean."""
+    seeds = zip(range(3), (80.0, 84.0, 85.0), strict=True)
+    runs = [(fashion("fedpa", seed=seed), number) for seed, number in seeds]
+    keep("learn/other", *runs, (fashion("fedpa", hp={"variant": "reference"}), 85.0))
+    found = cell()
+    assert (found["ours"], found["seeds"]) == (83.0, 3)
+    assert found["our_sd"] == pytest.approx(7**0.5)
+    assert pd.isna(found["reference_sd"])
+    (row,) = scoreboard.ran(scoreboard.cells("cpu")).to_dict("records")
+    assert row["our sd"] == found["our_sd"]
+
+
 @pytest.mark.parametrize(
     "changes",
     [
