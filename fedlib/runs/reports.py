@@ -141,7 +141,8 @@ def logs(results: Sequence[Result]) -> pd.DataFrame:
         for source, frame in frames.items():
             long = frame.reset_index().melt("round", var_name="name").dropna()
             parts.append(long.assign(run=run, source=source))
-    rows = pd.concat(parts, ignore_index=True)
+    # of frames without rows older pandas warns, since their columns have no type
+    rows = pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
     keys = ["run", "source", "name", "round"]
     return rows.groupby(keys, sort=False)["value"].mean().reset_index()
 
