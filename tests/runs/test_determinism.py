@@ -115,7 +115,7 @@ COLOURS = {"lenet", "fedpa_cnn_celeba", "convnet5"}  # and all residual nets
 
 def trained(name: str) -> str:
     """Return the hash of a net that two clients have trained for a round of FedAvg."""
-    side = nets.NETS[name].shape[1] or 28
+    side = nets.NETS[name].shape[1] or 32
     channels = 3 if name in COLOURS or name.startswith("resnet") else 1
     draw = generator(0, "images")
     x, y = torch.randn(9, channels, side, side, generator=draw), torch.arange(9) % 4
