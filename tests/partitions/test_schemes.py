@@ -857,6 +857,16 @@ def test_users_by_hand():
     assert [i.tolist() for i in kept.train] == [[3, 6], [1, 7]]
 
 
+@pytest.mark.parametrize("lacks", ["train", "test"])
+def test_a_user_of_one_split_alone_is_dealt_too(lacks):
+    """The last of three users has samples in one split only."""
+    few, every = torch.tensor([0, 1, 1]), torch.tensor([0, 1, 2])
+    of, test_of = (few, every) if lacks == "train" else (every, few)
+    y = torch.zeros(3, dtype=torch.int64)
+    part = draw(Users(), y, y, clients=1, seed=0, groups=of, test_groups=test_of)
+    assert [i.tolist() for i in (*part.train, *part.test)] == [[0, 1, 2]] * 2
+
+
 def test_a_user_stays_whole():
     part, _, _, of, test_of = drawn("users")
     held = [set(of[i].tolist()) for i in part.train]

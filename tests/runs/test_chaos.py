@@ -124,6 +124,7 @@ def ended_well(home: Path) -> None:
     assert {*os.listdir(home)} - {".lock"} == names
 
 
+@pytest.mark.slow
 def test_a_crash_at_every_step_of_a_write_loses_nothing(
     tmp_path, own_cache, zygote, elsewhere, record_property
 ):
