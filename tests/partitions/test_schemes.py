@@ -454,6 +454,9 @@ def test_impossible_k_is_refused_by_its_own_name():
     scheme = NwayKshot(shots=5, shot_spread=6)
     with pytest.raises(ValueError, match="shot_spread: got 6 with shots 5"):
         draw(scheme, y, y, clients=2, seed=0)
+    widest = NwayKshot(shots=5, shot_spread=5)  # from 1 to 10
+    part = draw(widest, y, y, clients=20, seed=0)
+    assert {int(n) for n in part.table(y).to_numpy().flatten()} <= {*range(11)}
 
 
 def test_one_spread_given_twice_is_one_spread():
