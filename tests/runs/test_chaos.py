@@ -118,6 +118,13 @@ def finished(home: Path) -> bool:
     return (home / "result.safetensors").exists()
 
 
+def begins(process: int, home: Path) -> None:
+    """Wait until a process is at work on a run, or has ended."""
+    while not ((home / ".lock-holder").exists() or finished(home)):
+        assert Path(f"/proc/{process}").exists()
+        time.sleep(0.002)
+
+
 def ended_well(home: Path) -> None:
     """Check that a finished run left nothing half done beside it."""
     names = {"final.safetensors", "result.safetensors", "spec.json", "timing.json"}
@@ -154,16 +161,21 @@ def test_kills_at_random_moments_lose_nothing(
     own_cache, zygote, elsewhere, record_property
 ):
     wanted, home = elsewhere(SPEC), address.folder(SPEC)
-    begun = time.monotonic()
     values = {"text": SPEC.model_dump_json()}
-    assert over(spawn(zygote, own_cache, PLAIN, **values))
+    first = spawn(zygote, own_cache, PLAIN, **values)
+    begins(first, home)
+    begun = time.monotonic()
+    assert over(first)
     whole = time.monotonic() - begun
     assert finished(home)
     shutil.rmtree(home)
     draw, kills, writing, runs = random.Random(time.time()), 0, 0, 0
     while kills < KILLS:
+        (home / ".lock-holder").unlink(missing_ok=True)  # of the one before
         victim = spawn(zygote, own_cache, PLAIN, **values)
-        time.sleep(draw.uniform(0, whole / 2))
+        if draw.random() < 0.8:  # the others may be killed before they begin
+            begins(victim, home)
+        time.sleep(draw.uniform(0, whole))
         if finished(home):
             assert over(victim)
         else:
