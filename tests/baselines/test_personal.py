@@ -453,6 +453,16 @@ def test_fedprotos_clusters_in_a_run():
     assert plain.up.classes == {}
 
 
+def test_an_empty_cluster_of_fesem_takes_who_is_farthest_from_home():
+    """Of three at home in cluster 0 the second is 5 away; one alone stays."""
+    home, clients = torch.tensor([0, 0, -1, 0]), torch.tensor([0, 1, 3])
+    distance = torch.tensor([[1.0, 9.0], [5.0, 9.0], [2.0, 9.0]])
+    assert fesem.fill_empty(home, clients, distance).tolist() == [0, 1, -1, 0]
+    assert home.tolist() == [0, 0, -1, 0]  # as it was
+    lone, far = torch.tensor([0, 1]), torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    assert fesem.fill_empty(lone, torch.arange(2), far).tolist() == [0, 1]
+
+
 def test_fesem_is_a_plain_loop():
     """Three rounds: k-means++ on the first weights, then loops over clients."""
     shards = disagreeing()

@@ -195,6 +195,17 @@ def rows_of(state, count):
     return [{name: value[k] for name, value in state.items()} for k in range(count)]
 
 
+def test_clients_of_like_size_are_embedded_at_once_within_bounds(monkeypatch):
+    """100 pixels, of images of 10; of a client eight images at once."""
+    monkeypatch.setattr(embed, "PIXELS", 100)
+    monkeypatch.setattr(embed, "COLUMNS", 8)
+    sizes = [9, 3, 0, 7, 5, 5]
+    found = list(embed._alike(sizes, 10))
+    assert [[sizes[i] for i in group] for group in found] == [[9], [7], [5, 5], [3, 0]]
+    assert list(embed._alike([0, 0], 10)) == [[0, 1]]
+    assert list(embed._alike([1, 2], 1000)) == [[1], [0]]  # one at least
+
+
 @pytest.mark.parametrize("side_by_side", [1, 3000, 2**18])
 @pytest.mark.parametrize("name", ["fedavg", "fedproto", "fedpa", "fedper"])
 def test_every_rule_equals_a_plain_loop(name, side_by_side, monkeypatch):

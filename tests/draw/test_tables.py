@@ -295,6 +295,7 @@ def test_a_written_table_reads_as_aligned_text():
     )
     bare = render(pd.DataFrame({"x": [1.0]}), ["x"])
     assert plain(bare.markdown) == "   x\n1.00\n"
+    assert plain("| x |\n| ---: |\n") == "x\n"  # of no rows
 
 
 @pytest.mark.parametrize("text", ["", "words", "| a |\n| --- |\n| 1 | 2 |\n"])

@@ -304,6 +304,23 @@ def test_a_plane_is_the_same_twice_and_needs_samples():
         features.plane(z)
 
 
+@pytest.mark.parametrize(("count", "wanted"), [(4, 1.0), (31, 10.0), (200, 30.0)])
+def test_a_plane_of_few_samples_has_few_neighbours(count, wanted, monkeypatch):
+    """Three times the perplexity are other samples than one's own."""
+    asked = []
+
+    class Fake:
+        def __init__(self, perplexity, **_):
+            asked.append(perplexity)
+
+        def fit_transform(self, z):
+            return z[:, :2]
+
+    monkeypatch.setattr(features, "TSNE", Fake)
+    features.plane(np.random.default_rng(0).normal(size=(count, 5)), perplexity=30.0)
+    assert asked == [wanted]
+
+
 @pytest.mark.parametrize("value", [0.0, 7.0, 1e30, 1e-300])
 def test_a_plane_of_equal_embeddings_ends_no_process(value):
     """C04: a finite run with dead ReLUs gets there."""

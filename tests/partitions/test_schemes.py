@@ -454,6 +454,9 @@ def test_impossible_k_is_refused_by_its_own_name():
     scheme = NwayKshot(shots=5, shot_spread=6)
     with pytest.raises(ValueError, match="shot_spread: got 6 with shots 5"):
         draw(scheme, y, y, clients=2, seed=0)
+    widest = NwayKshot(shots=5, shot_spread=5)  # from 1 to 10
+    part = draw(widest, y, y, clients=20, seed=0)
+    assert {int(n) for n in part.table(y).to_numpy().flatten()} <= {*range(11)}
 
 
 def test_one_spread_given_twice_is_one_spread():
@@ -855,6 +858,16 @@ def test_users_by_hand():
     assert [i.tolist() for i in rest.train] == [[1, 2, 3, 6, 7], [0, 4, 5]]
     kept = draw(Users(share=0.4), y, t, clients=2, seed=42, **both)  # 3 and 1
     assert [i.tolist() for i in kept.train] == [[3, 6], [1, 7]]
+
+
+@pytest.mark.parametrize("lacks", ["train", "test"])
+def test_a_user_of_one_split_alone_is_dealt_too(lacks):
+    """The last of three users has samples in one split only."""
+    few, every = torch.tensor([0, 1, 1]), torch.tensor([0, 1, 2])
+    of, test_of = (few, every) if lacks == "train" else (every, few)
+    y = torch.zeros(3, dtype=torch.int64)
+    part = draw(Users(), y, y, clients=1, seed=0, groups=of, test_groups=test_of)
+    assert [i.tolist() for i in (*part.train, *part.test)] == [[0, 1, 2]] * 2
 
 
 def test_a_user_stays_whole():

@@ -19,7 +19,7 @@ CASES = {
     "A09": "methods/test_gfpl.py test_no_more_components_than_samples",
     "A10": "baselines/test_generative.py test_ccvr_pooled_statistics_are_those_of_all",
     "A11": "partitions/test_partition.py A11",
-    "A12": "runs/test_runner.py test_two_fresh_processes_compute_a_run_once_with_the",
+    "A12": "runs/test_determinism.py test_a_run_has_the_same_bits_in_a_fresh_process",
     "A13": "methods/test_contracts.py A13",
     "A14": "methods/test_contracts.py test_reduction_and_knob",
     "A15": "methods/test_contracts.py A15",

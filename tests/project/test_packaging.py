@@ -156,6 +156,17 @@ def test_precommit_is_ci_lint():
     assert entries == ["make lint", "make types"]
 
 
+def test_lint_has_rules_of_security_for_all_but_tests():
+    lint = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]
+    assert "S" in lint["select"]
+    off = [
+        files
+        for files, rules in lint["per-file-ignores"].items()
+        if any(rule.startswith("S") for rule in rules)
+    ]
+    assert off == ["tests/*"]
+
+
 def test_readme_commands_exist():
     readme = (ROOT / "README.md").read_text()
     code = "\n".join(re.findall(r"```sh\n(.*?)```", readme, re.DOTALL))

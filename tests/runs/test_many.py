@@ -140,9 +140,10 @@ def gone(number: int) -> bool:
     while time.monotonic() < deadline:
         try:
             state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
-        except FileNotFoundError:
+            threads = os.listdir(f"/proc/{number}/task")
+        except (FileNotFoundError, ProcessLookupError):
             return True
-        if state[0] == "Z":
+        if state[0] == "Z" and len(threads) == 1:  # others would still hold its locks
             return True
         time.sleep(0.02)
     return False

@@ -612,6 +612,25 @@ def test_models_of_someone_else_are_made_again():
         assert torch.equal(value, flatten(found.mine)[name]), name
 
 
+def test_who_may_not_write_reads_a_finished_run(monkeypatch):
+    """A second user of a shared cache: no lock, and what the umask lets others read."""
+    before = os.umask(0o022)
+    try:
+        first = runner.run(small())
+    finally:
+        os.umask(before)
+    home = address.folder(small())
+    kept = [path for path in home.iterdir() if path.name[0] != "."]
+    assert len(kept) == 4
+    for path in (home, *kept):
+        assert path.stat().st_mode & 0o044 == 0o044, path
+    monkeypatch.setattr(runner, "locked", lambda *_: pytest.fail("locked to read"))
+    monkeypatch.setattr(on_disk, "write", lambda *_: pytest.fail("written"))
+    assert_same_log(runner.run(small()), first)
+    assert runner.pending([small()]) == []
+    assert runner.final(small()).clients == [0, 1, 2, 3]
+
+
 HALF = '{"train_seconds_per_round": 1, "evaluate_seconds_per_round": -1}'
 
 
