@@ -5,6 +5,7 @@ import inspect
 import io
 import os
 import re
+import sys
 import tokenize
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -211,8 +212,19 @@ def _text(value: Any, digits: int) -> str:
     return str(value)
 
 
+def _figures_first() -> None:
+    """Show what a cell has drawn so far, where figures wait for the cell's end."""
+    pyplot = sys.modules.get("matplotlib.pyplot")  # nothing is drawn without it
+    if pyplot is not None and "inline" in pyplot.get_backend():
+        pyplot.show()
+
+
 def table(df: pd.DataFrame, digits: int = 3) -> None:
-    """Display a table as Markdown with fixed digits; a missing value is left empty."""
+    """Display a table as Markdown with fixed digits; a missing value is left empty.
+
+    Figures that the cell has drawn come before it.
+    """
+    _figures_first()
     frame = df.reset_index() if df.index.name is not None else df
     rows = [
         [escape_markdown(_text(value, digits)) for value in row]

@@ -138,6 +138,18 @@ def test_show_refuses_a_mark_that_stands_nowhere(shown):
     assert shown == []
 
 
+@pytest.mark.parametrize(
+    "backend", ["module://matplotlib_inline.backend_inline", "agg"]
+)
+def test_a_table_stands_below_what_its_cell_has_drawn(shown, monkeypatch, backend):
+    """Where figures wait for the cell's end; elsewhere nothing is shown twice."""
+    monkeypatch.setattr(plt, "get_backend", lambda: backend)
+    monkeypatch.setattr(plt, "show", lambda: shown.append("figure"))
+    notebook.table(pd.DataFrame({"a": [1]}))
+    kinds = [text if text == "figure" else "table" for text in shown]
+    assert kinds == ["figure", "table"][backend == "agg" :]
+
+
 def test_show_follows_an_edit_and_dedents_methods(shown, tmp_path, monkeypatch):
     file = tmp_path / "edited_by_test.py"
     monkeypatch.syspath_prepend(str(tmp_path))
