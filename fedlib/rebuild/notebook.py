@@ -120,10 +120,10 @@ def _marked(source: str, texts: Sequence[str]) -> tuple[str, set[str]]:
     the line alone. Docstrings are not looked at.
     """
     lines = source.splitlines()
-    found = [
+    places = [
         (number, t) for number, line in enumerate(lines, 1) for t in texts if t in line
     ]
-    marked, docstrings = {number for number, _ in found}, set()
+    marked, docstrings = {number for number, _ in places}, set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.stmt) and not hasattr(node, "body"):
             span = range(node.lineno, (node.end_lineno or node.lineno) + 1)
@@ -136,7 +136,7 @@ def _marked(source: str, texts: Sequence[str]) -> tuple[str, set[str]]:
     commented = {t.start[0] for t in tokens if t.type == tokenize.COMMENT}
     for number in marked:
         lines[number - 1] += f" {MARK}" if number in commented else f"  # {MARK}"
-    seen = {text for number, text in found if number in marked}
+    seen = {text for number, text in places if number in marked}
     return "\n".join(lines), seen
 
 
