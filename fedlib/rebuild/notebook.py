@@ -2,10 +2,13 @@
 
 import ast
 import inspect
+import io
 import os
 import re
+import sys
+import tokenize
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from fedlib.rebuild.written import Written
 from fedlib.runs.spec import SettingError, Settings, validated
 from fedlib.support.paths import ROOT
 
+MARK = "<--"  # behind the lines of a shown source that are under discussion
 INJECTED = "# Parameters"  # how the cell begins that papermill puts behind the tagged
 
 
@@ -109,26 +113,71 @@ def _tables(function: Callable[..., Any], source: str) -> list[str]:
     ]
 
 
-def show(*functions: Callable[..., Any]) -> None:
+def _marked(source: str, texts: Sequence[str]) -> tuple[str, set[str]]:
+    """Return a source with an arrow behind the lines of some texts, and which it has.
+
+    The whole statement is marked where a text stands on its first or last line, else
+    the line alone. Docstrings are not looked at.
+    """
+    lines = source.splitlines()
+    places = [
+        (number, t) for number, line in enumerate(lines, 1) for t in texts if t in line
+    ]
+    marked, docstrings = {number for number, _ in places}, set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.stmt) and not hasattr(node, "body"):
+            span = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+                docstrings |= {*span}
+            elif {span[0], span[-1]} & marked:
+                marked |= {*span}
+    marked -= docstrings
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    commented = {t.start[0] for t in tokens if t.type == tokenize.COMMENT}
+    for number in marked:
+        lines[number - 1] += f" {MARK}" if number in commented else f"  # {MARK}"
+    seen = {text for number, text in places if number in marked}
+    return "\n".join(lines), seen
+
+
+def show(*functions: Callable[..., Any], marks: str | Sequence[str] = ()) -> None:
     """Display the source of functions or classes as it runs, each under its file.
 
     Tables of lambdas in which a function looks something up stand above it.
+
+    Parameters
+    ----------
+    marks : str or sequence of str
+        Texts of the lines under discussion, such as ``"Eq. (3)"``: an arrow follows
+        the statements that they stand in, or begin or end. Tables are not marked.
 
     Raises
     ------
     TypeError
         Something without source of its own, such as a built-in or a value.
+    ValueError
+        A mark that stands in none of the functions.
     """
+    texts = [marks] if isinstance(marks, str) else [*marks]
+    missing = {*texts}
+    blocks = []
     for function in functions:
         try:
             source = inspect.cleandoc("\n" + inspect.getsource(function))
         except (TypeError, OSError) as error:
             got = f"got {function!r}, expected a function or class with source"
             raise TypeError(f"functions: {got}") from error
-        source = "\n\n".join([*_tables(function, source), source])
+        tables = _tables(function, source)
+        if texts:
+            source, seen = _marked(source, texts)
+            missing -= seen
+        blocks.append((_home(function), "\n\n".join([*tables, source])))
+    if missing:
+        raise ValueError(f"marks: {sorted(missing)} stand in none of the functions")
+    for home, source in blocks:
         ticks = max([2, *(len(run) for run in re.findall("`+", source))]) + 1
         fence = "`" * ticks
-        display(Markdown(f"`{_home(function)}`\n\n{fence}python\n{source}\n{fence}"))
+        display(Markdown(f"`{home}`\n\n{fence}python\n{source}\n{fence}"))
 
 
 def check(value: Any, near: float, tol: float, label: str = "") -> None:
@@ -163,8 +212,19 @@ def _text(value: Any, digits: int) -> str:
     return str(value)
 
 
+def _figures_first() -> None:
+    """Show what a cell has drawn so far, where figures wait for the cell's end."""
+    pyplot = sys.modules.get("matplotlib.pyplot")  # nothing is drawn without it
+    if pyplot is not None and "inline" in pyplot.get_backend():
+        pyplot.show()
+
+
 def table(df: pd.DataFrame, digits: int = 3) -> None:
-    """Display a table as Markdown with fixed digits; a missing value is left empty."""
+    """Display a table as Markdown with fixed digits; a missing value is left empty.
+
+    Figures that the cell has drawn come before it.
+    """
+    _figures_first()
     frame = df.reset_index() if df.index.name is not None else df
     rows = [
         [escape_markdown(_text(value, digits)) for value in row]

@@ -25,7 +25,7 @@ from fedlib.core.log import Log
 from fedlib.draw.looks import RC
 from fedlib.draw.plot import bars
 from fedlib.draw.tables import render
-from fedlib.methods import fedpg
+from fedlib.methods import fedmps, fedpa, fedpg
 from fedlib.rebuild import notebook, our_runs, written
 from fedlib.runs.notes import Note
 from fedlib.runs.results import Result
@@ -94,6 +94,60 @@ def test_show_puts_the_tables_that_a_function_reads_above_it(shown):
     ]
     assert '    "zeros": lambda logits, known: logits,\n' in tables
     assert "# Eq. (6)" in function
+
+
+def marked(block: str) -> list[str]:
+    """Return the lines behind which an arrow stands, without it."""
+    lines = [line for line in block.splitlines() if line.endswith(" <--")]
+    return [line.removesuffix(" <--").removesuffix("  #").strip() for line in lines]
+
+
+def test_show_marks_the_statement_that_a_text_begins_or_ends(shown):
+    """A line in the middle is marked alone; tables and docstrings are not."""
+    notebook.show(fedpa.client, marks="Eq. (9)")
+    term = '"supervised": cross_entropy(out.logits, batch.y),  # Eq. (9)'
+    assert marked(shown[0]) == [term]
+    notebook.show(fedmps.client, marks="Eq. (2)")
+    assert marked(shown[1]) == [
+        "total = (  # Eq. (2)",
+        'terms["supervised"]',
+        "+ hp.contrast_weight * contrastive",
+        '+ hp.soft_weight * terms["soft"]',
+        ")",
+    ]
+    notebook.show(fedmps.contrast, losses.supcon, marks=["Eq. (3)", "per_anchor = "])
+    (line,) = marked(shown[2])
+    assert line.endswith("# Eq. (3)")
+    assert "SCALE = {  # Eq. (3)" in shown[2]  # the table, which has the text, too
+    assert marked(shown[3]) == ["per_anchor = -log_share.sum(1) / count.clamp(min=1)"]
+    notebook.show(losses.supcon, marks="labels")
+    assert "    labels : Tensor\n        ``[M]`` class of each vector" in shown[4]
+
+
+def test_show_marks_nothing_else(shown):
+    notebook.show(fedpa.client)
+    notebook.show(fedpa.client, marks="Eq. (9)")
+    bare = [line.removesuffix(" <--") for line in shown[1].splitlines()]
+    assert bare == shown[0].splitlines()
+    assert shown[0] != shown[1]
+
+
+def test_show_refuses_a_mark_that_stands_nowhere(shown):
+    with pytest.raises(ValueError, match=r"marks: \['Eq. \(99\)'\] stand in none"):
+        notebook.show(fedpa.client, fedpa.fidelity, marks=["Eq. (5)", "Eq. (99)"])
+    assert shown == []
+
+
+@pytest.mark.parametrize(
+    "backend", ["module://matplotlib_inline.backend_inline", "agg"]
+)
+def test_a_table_stands_below_what_its_cell_has_drawn(shown, monkeypatch, backend):
+    """Where figures wait for the cell's end; elsewhere nothing is shown twice."""
+    monkeypatch.setattr(plt, "get_backend", lambda: backend)
+    monkeypatch.setattr(plt, "show", lambda: shown.append("figure"))
+    notebook.table(pd.DataFrame({"a": [1]}))
+    kinds = [text if text == "figure" else "table" for text in shown]
+    assert kinds == ["figure", "table"][backend == "agg" :]
 
 
 def test_show_follows_an_edit_and_dedents_methods(shown, tmp_path, monkeypatch):
