@@ -598,13 +598,6 @@ def test_virtual_images_of_any_shape(shape):
     assert right > 0.8  # chance is 0.25
 
 
-def test_virtual_images_are_made_some_at_once(monkeypatch):
-    """Every class has as many as it should where they take several turns."""
-    monkeypatch.setattr(virtual_images, "BATCH", 4)
-    images = virtual_images.make.__wrapped__(3, 2, 10, (1, 8, 8), SMALL)
-    assert images.shape == (20, 1, 8, 8)
-
-
 def test_virtual_images_depend_on_the_seed_alone():
     first = virtual_images.make(3, 4, 5, (1, 8, 8), SMALL).clone()
     other = virtual_images.make(4, 4, 5, (1, 8, 8), SMALL)
