@@ -5,7 +5,6 @@ import inspect
 import io
 import os
 import re
-import sys
 import tokenize
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -214,8 +213,9 @@ def _text(value: Any, digits: int) -> str:
 
 def _figures_first() -> None:
     """Show what a cell has drawn so far, where figures wait for the cell's end."""
-    pyplot = sys.modules.get("matplotlib.pyplot")  # nothing is drawn without it
-    if pyplot is not None and "inline" in pyplot.get_backend():
+    from matplotlib import pyplot
+
+    if "inline" in pyplot.get_backend():
         pyplot.show()
 
 
