@@ -92,6 +92,29 @@ def test_convolution_equals_torch(shape, pooled):
     close(*once)
 
 
+@pytest.mark.parametrize("whose", ["nobody's", "all clients'", "each client's"])
+def test_a_block_takes_any_bias(whose):
+    x, weight, own = arguments(SHAPES["padded"])
+    bias = {"nobody's": None, "all clients'": own[0]}.get(whose, own)
+    shared = whose != "each client's"
+    rule = vmap(layers.conv_relu_pool, in_dims=(0, 0, None if shared else 0, None))
+    ones = [bias] * len(x) if shared else bias
+    wanted = [plain(True, 2, *one) for one in zip(x, weight, ones, strict=True)]
+    close([rule(x, weight, bias, 2)], [torch.stack(wanted)])
+
+
+@pytest.mark.parametrize("how", [(3, 2, 0), (2, 1, 0), (2, 2, 1)], ids=str)
+def test_other_pooling_behind_a_convolution_is_torchs(how):
+    """Its input has the batch innermost, as the kernel for 2 x 2 takes it."""
+    stacked = arguments(SHAPES["padded"])
+
+    def pooled(pool, convolve):
+        return lambda x, weight, bias: pool(convolve(x, weight, bias, 1, 2), *how)
+
+    found = vmap(pooled(layers.max_pool2d, layers.conv2d))(*stacked)
+    close([found], [each(pooled(F.max_pool2d, F.conv2d), *stacked)])
+
+
 @pytest.mark.parametrize("batch", [3, 8, 17])
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("pooled", [False, True])
