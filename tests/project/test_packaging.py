@@ -84,7 +84,7 @@ def test_conda_installs_the_same_package():
 
 def test_a_wheel_brings_what_rebuild_reads(tmp_path):
     """Installed, and called in a folder of its user, the command finds all of it."""
-    pytest.importorskip("setuptools")
+    pytest.importorskip("setuptools", minversion="77")
     build = ["egg_info", "--egg-base", tmp_path, "build_py", "--build-lib", tmp_path]
     command = [sys.executable, ROOT / "setup.py", "-q", *build]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)

@@ -44,7 +44,7 @@ def test_a_folder_holds_the_run(tmp_path):
 
     log = load_file(folder / "log.safetensors")
     assert log["cohort"].tolist() == run.log.cohort.tolist()
-    summary = pd.read_csv(folder / "summary.csv")
+    summary = pd.read_csv(folder / "summary.csv", float_precision="round_trip")
     assert summary["best"].tolist() == run.summary()["best"].tolist()
     for file in folder.glob("*.[jc]s*"):
         assert private_path(file.read_text("utf-8")) == "", file.name

@@ -85,7 +85,7 @@ def points(table: pd.DataFrame, line: str, measures: dict[str, str]) -> pd.DataF
     rows = pd.concat([moving, *every], ignore_index=True)
     apart = [c for c in ("method", "net") if c != line and rows[c].nunique() > 1]
     panels = [
-        [registry.title(c) for c in row] for row in rows[apart].itertuples(index=False)
+        [registry.title(row[c]) for c in apart] for row in rows.to_dict("records")
     ]
     parts = []
     for name, title in measures.items():
