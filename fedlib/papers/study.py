@@ -262,8 +262,8 @@ class Study:
                 title += f", {cell['setting']} {cell['value']}"
             parts.append(pd.DataFrame(row).assign(panel=title, method=cell["method"]))
         # of frames without numbers older pandas warns, since their columns have no type
-        told = [part for part in parts if part[y].notna().any()]
-        by_round = pd.concat(told or parts).dropna(subset=y)
+        measured = [part for part in parts if part[y].notna().any()]
+        by_round = pd.concat(measured or parts).dropna(subset=y)
         grouped = by_round.groupby(["panel", "method", "round"], sort=False)
         frame = grouped[y].agg(**{y: "mean", "sd": "std"}).reset_index()
         return frame if frame["sd"].notna().all() else frame.drop(columns="sd")
