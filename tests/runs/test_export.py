@@ -3,6 +3,7 @@
 import json
 
 import pandas as pd
+import pytest
 import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
