@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
 
-from fedlib.core import compiled, layers
+from fedlib.core import compiled, kernels, layers
 from fedlib.core.rng import generator
 
 # clients, batch, channels, height, width, outputs, window, padding
@@ -103,6 +103,19 @@ def test_a_block_takes_any_bias(whose):
     close([rule(x, weight, bias, 2)], [torch.stack(wanted)])
 
 
+@pytest.mark.parametrize("batch", [3, 8, 9])
+def test_of_equal_largest_values_the_first_is_pooled(batch):
+    """Whole numbers, so that windows tie: the gradient goes where torch's goes."""
+    x, weight, bias = arguments((2, batch, 8, 6, 6, 8, 3, 1))
+    whole = [part.detach().sign().requires_grad_() for part in (x, weight)]
+    whole.append(torch.zeros_like(bias).requires_grad_())
+    found = vmap(layers.conv_relu_pool, in_dims=(0, 0, 0, None))(*whole, 1)
+    wanted = each(lambda *one: plain(True, 1, *one), *whole)
+    assert torch.equal(found, wanted)
+    pull = rand(*found.shape, name="pull")
+    close(*(torch.autograd.grad(out, whole, pull) for out in (found, wanted)))
+
+
 @pytest.mark.parametrize("how", [(3, 2, 0), (2, 1, 0), (2, 2, 1)], ids=str)
 def test_other_pooling_behind_a_convolution_is_torchs(how):
     """Its input has the batch innermost, as the kernel for 2 x 2 takes it."""
@@ -150,6 +163,15 @@ def test_batch_norm_equals_torch(batch, training, pooled):
                 grads = torch.autograd.grad(sum(g.square().sum() for g in grads), args)
             found.append(grads)
         close(*found)
+
+
+def test_a_variance_far_from_zero_is_not_cancelled():
+    rows = 1000 + rand(4, 257, name="far")
+    mean, variance = torch.empty(4), torch.empty(4)
+    kernels.moments(rows.numpy(), mean.numpy(), variance.numpy())
+    wanted = torch.var_mean(rows.double(), 1, correction=0)
+    for one, other in zip((variance, mean), wanted, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=0)
 
 
 def test_a_sequence_of_layers_equals_its_layers_one_by_one():

@@ -175,6 +175,14 @@ def test_verify_plays_again_and_finds_what_is_wrong(run, act):
     assert verify(run, 4).status == "stale"
 
 
+def test_where_a_run_was_computed_is_said_where_it_is_not_here(run):
+    assert adoption.difference(run, 1) == (0, "")
+    there = run._replace(told=run.told | {"device": "a gpu", "kernel": "torch"})
+    largest, words = adoption.difference(there, 1)
+    assert largest == 0
+    assert words.startswith("computed on a gpu with torch, here ")
+
+
 @pytest.mark.slow
 def test_processes_play_side_by_side_and_answer_in_order(run):
     other = runner.run(small(rounds=ROUNDS, seed=1)).key

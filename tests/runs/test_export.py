@@ -64,6 +64,13 @@ def test_a_full_folder_is_left_alone(tmp_path):
     assert [file.name for file in folder.iterdir()] == ["mine.txt"]
 
 
+def test_an_empty_folder_is_taken(tmp_path):
+    run, folder = runner.run(small("fedproto", seed=8)), tmp_path / "empty"
+    folder.mkdir()
+    assert export(run.key, "-o", str(folder)).exit_code == 0
+    assert sorted(file.name for file in folder.iterdir()) == FILES
+
+
 def test_without_a_name_the_folder_says_what_it_is(tmp_path, monkeypatch):
     run = runner.run(small("fedproto", seed=8))
     monkeypatch.chdir(tmp_path)
