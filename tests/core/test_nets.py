@@ -57,6 +57,16 @@ def test_sizes_of_the_papers_nets(
     assert not net.dropout_keys
 
 
+def test_gfpls_net_for_femnist_has_an_embedding_of_80():
+    """28 less 2 is 26, halved 13, less 4 is 9, halved 4: 20 channels of 4 x 4."""
+    with torch.device("meta"):
+        net = nets.build("femnist_cnn_80", (1, 28, 28), 62)
+        out = net.module.eval()(torch.zeros(2, 1, 28, 28))
+    assert [part.shape for part in out] == [(2, 320), (2, 80), (2, 62)]
+    first, second = 10 * 9 + 10, 20 * 10 * 25 + 20
+    assert net.parameter_count() == first + second + (320 + 1) * 80 + (80 + 1) * 62
+
+
 # Small images: the same layers, quickly
 SMALL = {
     "fedpa_cnn": (1, 28, 28),
