@@ -111,27 +111,69 @@ def leads(
     return pd.DataFrame(rows)
 
 
-def leaders(rules: pd.DataFrame, method: str) -> pd.DataFrame:
-    """Return who leads under each rule of the personal model, and by how much.
+def under_rules(rows: pd.DataFrame, value: str) -> pd.DataFrame:
+    """Return every method under every rule.
 
     Parameters
     ----------
-    rules : DataFrame
-        Columns dataset, method, model, rule, mean.
-    method : str
-        Whose lead over every other method is returned, in columns ``over_<other>``.
+    rows : DataFrame
+        As from ``accuracies``.
+    value : str
+        The column of numbers, such as ``"best"``.
+
+    Returns
+    -------
+    DataFrame
+        dataset, method, then for each model and rule the mean over seeds,
+        ``personal/head_own``, and its sd, ``personal/head_own sd`` (ddof 1).
     """
-    personal = rules[rules.model == "personal"]
-    rows = []
+    rows = rows.assign(readout=rows["model"] + "/" + rows["rule"])
+    over = over_seeds(rows, value, ["dataset", "method", "readout"])
+    columns = over["readout"].unique()
+    wide = over.pivot(
+        index=["dataset", "method"], columns="readout", values=["mean", "sd"]
+    )
+    # the order in which methods came
+    wide = wide.reindex(over[["dataset", "method"]].drop_duplicates().apply(tuple, 1))
+    named = {c: wide["mean"][c] for c in columns}
+    named |= {f"{c} sd": wide["sd"][c] for c in columns}
+    return pd.DataFrame(named).reset_index()
+
+
+def leads_by_rule(rows: pd.DataFrame, method: str, value: str) -> pd.DataFrame:
+    """Return a method's lead over each other one under each rule of personal models.
+
+    It is taken seed by seed: a seed draws the clients, and what is hard for one method
+    is hard for all.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        As from ``accuracies``.
+    method : str
+        Whose lead is returned.
+    value : str
+        The column of numbers, such as ``"best"``.
+
+    Returns
+    -------
+    DataFrame
+        dataset, rule, method (the other one), mean and sd (ddof 1) of the lead over
+        seeds, ahead (in how many seeds it is above zero), seeds (that both have).
+    """
+    found = []
+    personal = rows[rows["model"] == "personal"]
     for (dataset, rule), part in personal.groupby(["dataset", "rule"], sort=False):
-        mean = part.set_index("method")["mean"]
-        if method not in mean:
+        by_seed = part.pivot(index="seed", columns="method", values=value)
+        if method not in by_seed:
             continue
-        row = {"dataset": dataset, "method": mean.idxmax(), "rule": rule}
-        others = {
-            f"over_{name}": mean[method] - value
-            for name, value in mean.items()
-            if name != method
-        }
-        rows.append(row | {"best": mean.max()} | others)
-    return pd.DataFrame(rows)
+        for name in part["method"].unique():
+            lead = (by_seed[method] - by_seed[name]).dropna()
+            if name == method or lead.empty:
+                continue
+            over = mean_sd(lead, ddof=1)
+            row = {"dataset": dataset, "rule": rule, "method": name}
+            row |= {"mean": over.mean, "sd": over.sd, "ahead": int((lead > 0).sum())}
+            found.append(row | {"seeds": len(lead)})
+    columns = ["dataset", "rule", "method", "mean", "sd", "ahead", "seeds"]
+    return pd.DataFrame(found, columns=columns)

@@ -13,11 +13,12 @@ from fedlib.data import facts
 from fedlib.runs.beside import (
     against,
     beside_paper,
-    leaders,
     leads,
+    leads_by_rule,
     nearest_rule,
     over_seeds,
     reference,
+    under_rules,
 )
 from fedlib.runs.pacing import ends, pace, ratios
 from fedlib.runs.results import Result
@@ -43,8 +44,8 @@ __all__ = [
     "ends",
     "label",
     "labels",
-    "leaders",
     "leads",
+    "leads_by_rule",
     "log_panels",
     "logged_title",
     "logs",
@@ -57,6 +58,7 @@ __all__ = [
     "ratios",
     "readouts",
     "reference",
+    "under_rules",
 ]
 
 # What a readout says of a run, and the sd of each over seeds, in ``readouts``.

@@ -433,3 +433,43 @@ def test_how_the_released_log_ends():
     change = np.diff(log["mean"])[-50:]
     assert row["change_sd"] == pytest.approx(change.std(ddof=1))
     assert row["change_sd"] == pytest.approx(8.55, abs=0.005)
+
+
+def accuracies_of_seeds() -> pd.DataFrame:
+    """Return rows as from ``accuracies``: the second seed is hard for both methods."""
+    columns = ["dataset", "method", "seed", "model", "rule", "best"]
+    rows = [("d", "ours", 0, "personal", "own", 80.0)]
+    rows += [("d", "other", 0, "personal", "own", 76.0)]
+    rows += [("d", "ours", 1, "personal", "own", 60.0)]
+    rows += [("d", "other", 1, "personal", "own", 62.0)]
+    rows += [("d", "other", 0, "global", "own", 50.0)]
+    rows += [("d", "alone", 2, "personal", "own", 10.0)]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def test_a_lead_under_a_rule_is_taken_seed_by_seed():
+    (lead,) = beside.leads_by_rule(accuracies_of_seeds(), "ours", "best").to_dict(
+        "records"
+    )
+    assert lead.pop("sd") == pytest.approx(18**0.5)  # of 4 and -2; 14 of ours alone
+    assert lead == {
+        "dataset": "d",
+        "rule": "own",
+        "method": "other",
+        "mean": 1.0,
+        "ahead": 1,
+        "seeds": 2,
+    }
+    assert beside.leads_by_rule(accuracies_of_seeds(), "nobody", "best").empty
+
+
+def test_every_method_under_every_rule_has_its_spread():
+    found = beside.under_rules(accuracies_of_seeds(), "best").set_index("method")
+    assert list(found.index) == ["ours", "other", "alone"]
+    own = found["personal/own"]
+    assert own.to_dict() == {"ours": 70.0, "other": 69.0, "alone": 10.0}
+    sd = found["personal/own sd"]
+    assert sd["other"] == pytest.approx(98**0.5)
+    assert np.isnan(sd["alone"])
+    assert found["global/own"].dropna().to_dict() == {"other": 50.0}
+    assert found["global/own sd"].isna().all()
