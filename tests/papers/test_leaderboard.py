@@ -1,5 +1,6 @@
 """The leaderboard: its grid of runs, its numbers by hand, and its figures."""
 
+import dataclasses
 import functools
 
 import matplotlib as mpl
@@ -201,6 +202,29 @@ def test_seeds_are_averaged():
     )
     frame = leaderboard.table([first, other])
     assert frame["own"].tolist() == pytest.approx([0.65])
+
+
+def test_differences_are_taken_within_a_seed():
+    """FedAvg's model is at 75 % with both seeds; one seed's clients are hard."""
+    results = boards()
+    for easy in boards():
+        hard = easy.log.accuracy | {
+            name: counts // 2 for name, counts in easy.log.accuracy.items()
+        }
+        log = easy.log._replace(accuracy=hard)
+        spec = easy.spec.model_copy(update={"seed": 1})
+        results.append(dataclasses.replace(easy, spec=spec, log=log))
+    found = leaderboard.spread(results).set_index("method")
+    # own of Local 0.7 and, counts rounded down, 0.325; of FedAvg 0.55 and 0.25
+    assert found.loc["fedavg", "over_local"] == pytest.approx((-0.15 - 0.075) / 2)
+    assert found.loc["fedavg", "over_local_sd"] == pytest.approx(0.075 / 2**0.5)
+    assert found.loc["fedavg", "own_sd"] == pytest.approx(0.3 / 2**0.5)
+    assert found.loc["local", "over_local"] == 0
+    assert found.loc["fedavg", "over_fedavg"] == found.loc["fedavg", "whole_sd"] == 0
+    assert np.isnan(found.loc["local", "over_fedavg"])
+    alone = leaderboard.spread(results[:1])
+    assert alone["own_sd"].isna().all()
+    assert alone["over_fedavg"].isna().all()
 
 
 @functools.cache

@@ -225,3 +225,30 @@ def overall(frame: pd.DataFrame) -> pd.DataFrame:
     keys = ["method", "rule"]
     means = ranked.loc[:, keys + numbers].groupby(keys, sort=False, as_index=False)
     return means.agg("mean").sort_values("rank", ignore_index=True)
+
+
+def spread(results: Sequence[Result]) -> pd.DataFrame:
+    """Return one row per method: how the means over partitions differ between seeds.
+
+    Returns
+    -------
+    DataFrame
+        method; own_sd and whole_sd (ddof 1); over_local, by how much ``own`` is above
+        Local's, and over_fedavg, by how much ``whole`` is above FedAvg's, each the mean
+        over seeds of the difference within a seed, with its sd. NaN where Local or
+        FedAvg is none of the runs, and every sd of one seed.
+    """
+    by_seed: dict[int, list[Result]] = {}
+    for result in results:
+        by_seed.setdefault(result.spec.seed, []).append(result)
+    boards = {
+        seed: overall(table(part)).set_index("method") for seed, part in by_seed.items()
+    }
+    columns = {}
+    for number, other in (("own", "local"), ("whole", "fedavg")):
+        values = pd.DataFrame({seed: board[number] for seed, board in boards.items()})
+        columns[f"{number}_sd"] = values.std(axis=1)
+        base = values.loc[other] if other in values.index else float("nan")
+        columns[f"over_{other}"] = (values - base).mean(axis=1)
+        columns[f"over_{other}_sd"] = (values - base).std(axis=1)
+    return pd.DataFrame(columns).rename_axis("method").reset_index()
