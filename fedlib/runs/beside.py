@@ -135,9 +135,9 @@ def under_rules(rows: pd.DataFrame, value: str) -> pd.DataFrame:
     )
     # the order in which methods came
     wide = wide.reindex(over[["dataset", "method"]].drop_duplicates().apply(tuple, 1))
-    named = {c: wide["mean"][c] for c in columns}
-    named |= {f"{c} sd": wide["sd"][c] for c in columns}
-    return pd.DataFrame(named).reset_index()
+    numbers = {c: wide["mean"][c] for c in columns}
+    numbers |= {f"{c} sd": wide["sd"][c] for c in columns}
+    return pd.DataFrame(numbers).reset_index()
 
 
 def leads_by_rule(rows: pd.DataFrame, method: str, value: str) -> pd.DataFrame:
@@ -161,7 +161,7 @@ def leads_by_rule(rows: pd.DataFrame, method: str, value: str) -> pd.DataFrame:
         dataset, rule, method (the other one), mean and sd (ddof 1) of the lead over
         seeds, ahead (in how many seeds it is above zero), seeds (that both have).
     """
-    found = []
+    by_rule = []
     personal = rows[rows["model"] == "personal"]
     for (dataset, rule), part in personal.groupby(["dataset", "rule"], sort=False):
         by_seed = part.pivot(index="seed", columns="method", values=value)
@@ -174,6 +174,6 @@ def leads_by_rule(rows: pd.DataFrame, method: str, value: str) -> pd.DataFrame:
             over = mean_sd(lead, ddof=1)
             row = {"dataset": dataset, "rule": rule, "method": name}
             row |= {"mean": over.mean, "sd": over.sd, "ahead": int((lead > 0).sum())}
-            found.append(row | {"seeds": len(lead)})
+            by_rule.append(row | {"seeds": len(lead)})
     columns = ["dataset", "rule", "method", "mean", "sd", "ahead", "seeds"]
-    return pd.DataFrame(found, columns=columns)
+    return pd.DataFrame(by_rule, columns=columns)
