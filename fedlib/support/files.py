@@ -17,7 +17,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 OLD = 3600.0  # seconds; no writer takes so long
-TEMPORARY = re.compile(r"\..+-[0-9a-f]{8}(\.\w+)?")  # names of ``atomic_write``
+# names of ``atomic_write``, and those under which safetensors writes
+TEMPORARY = re.compile(r"\..+-[0-9a-f]{8}(\.\w+)?|\.tmp\w{6}")
 
 
 @contextmanager
@@ -48,14 +49,15 @@ def atomic_write(path: Path) -> Iterator[Path]:
 def _sweep(path: Path) -> None:
     """Remove what processes that were killed have left while they wrote this file."""
     stem, suffix = glob.escape(path.stem), glob.escape(path.suffix)
-    for left in path.parent.glob(f".{stem}-{'[0-9a-f]' * 8}{suffix}"):
+    names = (f".{stem}-{'[0-9a-f]' * 8}{suffix}", f".tmp{'[0-9A-Za-z]' * 6}")
+    for left in (file for name in names for file in path.parent.glob(name)):
         with suppress(OSError):  # another process was faster, or it is not ours
             if time.time() - left.stat().st_mtime > OLD:
                 left.unlink()
 
 
 def sweep(folder: Path) -> None:
-    """Remove every temporary file of ``atomic_write`` in a folder, whatever its age.
+    """Remove every temporary file of a write in a folder, whatever its age.
 
     For who holds the folder's lock: whoever began to write them is dead.
     """

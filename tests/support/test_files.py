@@ -56,19 +56,21 @@ def test_a_failed_write_leaves_what_was_there(tmp_path):
 
 def test_what_killed_writers_left_is_swept(tmp_path):
     old, young = tmp_path / ".a[1]-0123abcd.txt", tmp_path / ".a[1]-0123abce.txt"
+    theirs, new = tmp_path / ".tmpfEsXY0", tmp_path / ".tmpfEsXY1"  # of safetensors
     others = [tmp_path / ".b-0123abcd.txt", tmp_path / ".a[1]-mine.txt"]
-    for path in (old, young, *others):
+    for path in (old, young, theirs, new, *others):
         path.touch()
-    for path in (old, *others):
+    for path in (old, theirs, *others):
         os.utime(path, (1, 1))
     write_text(tmp_path / "a[1].txt", "a")
     assert not old.exists()
-    assert all(path.exists() for path in (young, *others))
+    assert not theirs.exists()
+    assert all(path.exists() for path in (young, new, *others))
 
 
 def test_who_holds_a_folder_sweeps_what_any_killed_writer_left(tmp_path):
     """Young ones, too; what only looks like one stays."""
-    kept = ["a.txt", ".lock", ".lock-holder", ".a-0123abcg.txt"]
+    kept = ["a.txt", ".lock", ".lock-holder", ".a-0123abcg.txt", ".tmpnote"]
     for name in kept:
         (tmp_path / name).touch()
     for path in (tmp_path / "a.txt", tmp_path / ".lock-holder", tmp_path / "b.c.json"):
@@ -77,6 +79,7 @@ def test_who_holds_a_folder_sweeps_what_any_killed_writer_left(tmp_path):
             temporary.touch()
             os.link(temporary, tmp_path / "copy")
         os.rename(tmp_path / "copy", left)  # as if it had been killed there
+    (tmp_path / ".tmpfEsXY0").touch()  # a name that safetensors writes under
     files.sweep(tmp_path)
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == sorted([*kept, "b.c.json"])
