@@ -49,7 +49,9 @@ def atomic_write(path: Path) -> Iterator[Path]:
 def _sweep(path: Path) -> None:
     """Remove what processes that were killed have left while they wrote this file."""
     stem, suffix = glob.escape(path.stem), glob.escape(path.suffix)
-    names = (f".{stem}-{'[0-9a-f]' * 8}{suffix}", f".tmp{'[0-9A-Za-z]' * 6}")
+    names = [f".{stem}-{'[0-9a-f]' * 8}{suffix}"]
+    if path.suffix == ".safetensors":  # elsewhere such a name may be anybody's
+        names.append(f".tmp{'[0-9A-Za-z]' * 6}")
     for left in (file for name in names for file in path.parent.glob(name)):
         with suppress(OSError):  # another process was faster, or it is not ours
             if time.time() - left.stat().st_mtime > OLD:

@@ -64,6 +64,8 @@ def test_what_killed_writers_left_is_swept(tmp_path):
         os.utime(path, (1, 1))
     write_text(tmp_path / "a[1].txt", "a")
     assert not old.exists()
+    assert all(path.exists() for path in (young, theirs, new, *others))
+    write_text(tmp_path / "a.safetensors", "a")
     assert not theirs.exists()
     assert all(path.exists() for path in (young, new, *others))
 
