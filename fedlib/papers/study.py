@@ -230,12 +230,11 @@ class Study:
 
     def curves(self) -> pd.DataFrame:
         """Return what ``plot.curves`` draws: a panel per data set and value."""
-        parts = []
-        for result in self.results:
-            model, rule = result.paper_rule
-            accuracy = result.accuracy(model, rule, result.spec.test).nanmean(1)
-            parts.append({"round": result.evaluated, "accuracy": accuracy.numpy()})
-        return self._per_round(parts, "accuracy")
+        return self._per_round(self._accuracies(), "accuracy")
+
+    def curve_of_each(self) -> pd.DataFrame:
+        """Return the curves of single runs: as ``curves``, with ``seed`` and no sd."""
+        return self._each(self._accuracies(), "accuracy")
 
     def watched(self, name: str) -> pd.DataFrame:
         """Return a number that runs log per round, in a column of its name.
@@ -253,17 +252,30 @@ class Study:
             rows.append({"round": frame.index.to_numpy(), name: value})
         return self._per_round(rows, name)
 
-    def _per_round(self, rows: Sequence[Mapping[str, Any]], y: str) -> pd.DataFrame:
-        """Return mean and sd over seeds of column ``y`` per panel, method and round."""
+    def _accuracies(self) -> list[dict[str, Any]]:
+        """Return each run's rounds and accuracies by its own paper's rule."""
+        rows = []
+        for result in self.results:
+            accuracy = result.accuracy(*result.paper_rule, result.spec.test).nanmean(1)
+            rows.append({"round": result.evaluated, "accuracy": accuracy.numpy()})
+        return rows
+
+    def _each(self, rows: Sequence[Mapping[str, Any]], y: str) -> pd.DataFrame:
+        """Return column ``y`` per panel, method, seed and round."""
         parts = []
         for cell, row in zip(self.cells.to_dict("records"), rows, strict=True):
             title = facts(cell["dataset"]).title
             if cell["setting"] and not pd.isna(cell["value"]):
                 title += f", {cell['setting']} {cell['value']}"
-            parts.append(pd.DataFrame(row).assign(panel=title, method=cell["method"]))
+            of = {"panel": title, "method": cell["method"], "seed": cell["seed"]}
+            parts.append(pd.DataFrame(row).assign(**of))
         # of frames without numbers older pandas warns, since their columns have no type
         measured = [part for part in parts if part[y].notna().any()]
-        by_round = pd.concat(measured or parts).dropna(subset=y)
+        return pd.concat(measured or parts, ignore_index=True).dropna(subset=y)
+
+    def _per_round(self, rows: Sequence[Mapping[str, Any]], y: str) -> pd.DataFrame:
+        """Return mean and sd over seeds of column ``y`` per panel, method and round."""
+        by_round = self._each(rows, y)
         grouped = by_round.groupby(["panel", "method", "round"], sort=False)
         frame = grouped[y].agg(**{y: "mean", "sd": "std"}).reset_index()
         return frame if frame["sd"].notna().all() else frame.drop(columns="sd")

@@ -140,11 +140,49 @@ def under_rules(rows: pd.DataFrame, value: str) -> pd.DataFrame:
     return pd.DataFrame(numbers).reset_index()
 
 
+def leads_over(
+    runs: pd.DataFrame, method: str, value: str, by: Sequence[str] = ("dataset",)
+) -> pd.DataFrame:
+    """Return the lead of every method over one, seed by seed.
+
+    A seed draws the clients, and what is hard for one method is hard for all.
+
+    Parameters
+    ----------
+    runs : DataFrame
+        A row per run, as from ``Study.frame``: columns method, seed, ``by``, numbers.
+    method : str
+        Over which the others lead.
+    value : str
+        The column of numbers, such as ``"mean_last5"``.
+    by : list of str
+        Columns within which methods are compared.
+
+    Returns
+    -------
+    DataFrame
+        ``by``, method, mean and sd (ddof 1) of the lead over seeds, ahead (in how many
+        seeds it is above zero), seeds (that both have).
+    """
+    rows = []
+    for keys, part in runs.groupby(list(by), sort=False):
+        by_seed = part.pivot(index="seed", columns="method", values=value)
+        if method not in by_seed:
+            continue
+        for name in part["method"].unique():
+            lead = (by_seed[name] - by_seed[method]).dropna()
+            if name == method or lead.empty:
+                continue
+            over = mean_sd(lead, ddof=1)
+            row = dict(zip(by, keys, strict=True)) | {"method": name}
+            row |= {"mean": over.mean, "sd": over.sd, "ahead": int((lead > 0).sum())}
+            rows.append(row | {"seeds": len(lead)})
+    columns = [*by, "method", "mean", "sd", "ahead", "seeds"]
+    return pd.DataFrame(rows, columns=columns)
+
+
 def leads_by_rule(rows: pd.DataFrame, method: str, value: str) -> pd.DataFrame:
     """Return a method's lead over each other one under each rule of personal models.
-
-    It is taken seed by seed: a seed draws the clients, and what is hard for one method
-    is hard for all.
 
     Parameters
     ----------
@@ -158,22 +196,8 @@ def leads_by_rule(rows: pd.DataFrame, method: str, value: str) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        dataset, rule, method (the other one), mean and sd (ddof 1) of the lead over
-        seeds, ahead (in how many seeds it is above zero), seeds (that both have).
+        As from ``leads_over``, for each dataset and rule; ``method`` is the other one.
     """
-    by_rule = []
     personal = rows[rows["model"] == "personal"]
-    for (dataset, rule), part in personal.groupby(["dataset", "rule"], sort=False):
-        by_seed = part.pivot(index="seed", columns="method", values=value)
-        if method not in by_seed:
-            continue
-        for name in part["method"].unique():
-            lead = (by_seed[method] - by_seed[name]).dropna()
-            if name == method or lead.empty:
-                continue
-            over = mean_sd(lead, ddof=1)
-            row = {"dataset": dataset, "rule": rule, "method": name}
-            row |= {"mean": over.mean, "sd": over.sd, "ahead": int((lead > 0).sum())}
-            by_rule.append(row | {"seeds": len(lead)})
-    columns = ["dataset", "rule", "method", "mean", "sd", "ahead", "seeds"]
-    return pd.DataFrame(by_rule, columns=columns)
+    behind = personal.assign(**{value: -personal[value]})
+    return leads_over(behind, method, value, ("dataset", "rule"))

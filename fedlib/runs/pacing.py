@@ -112,22 +112,29 @@ def ends(curves: pd.DataFrame) -> pd.DataFrame:
     Parameters
     ----------
     curves : DataFrame
-        As from ``curves``, in the order of rounds.
+        panel, method, round, accuracy (fractions), in the order of rounds. With a
+        column ``seed``, as from ``Study.curve_of_each``, a curve is a seed's, and what
+        is returned are means over seeds.
 
     Returns
     -------
     DataFrame
-        panel, method, rounds, last, best, best_round, mean_last5, mean_last10, and
-        change_sd, the sd (ddof 1) of the change from one evaluation to the next over
-        the second half of them.
+        panel, method, rounds, last, best, mean_last5, mean_last10; change_sd, the sd
+        (ddof 1) of the change from one evaluation to the next over the second half of a
+        curve; mean_last5_sd over seeds (ddof 1, missing for one); seeds.
     """
     rows = []
-    for (panel, method), part in curves.groupby(["panel", "method"], sort=False):
+    keys = ["panel", "method"]
+    each = [*keys, *(["seed"] if "seed" in curves else [])]
+    for of, part in curves.groupby(each, sort=False, dropna=False):
         accuracy = 100 * part["accuracy"].reset_index(drop=True)
-        best, late = accuracy.idxmax(), accuracy[len(accuracy) // 2 - 1 :]
-        row = {"panel": panel, "method": method, "rounds": part["round"].iloc[-1]}
-        row |= {"last": accuracy.iloc[-1], "best": accuracy[best]}
-        row |= {"best_round": part["round"].iloc[best]}
+        late = accuracy[len(accuracy) // 2 - 1 :]
+        row = dict(zip(each, of, strict=True)) | {"rounds": part["round"].iloc[-1]}
+        row |= {"last": accuracy.iloc[-1], "best": accuracy.max()}
         row |= {f"mean_last{n}": accuracy[-n:].mean() for n in (5, 10)}
         rows.append(row | {"change_sd": late.diff().std()})
-    return pd.DataFrame(rows)
+    grouped = pd.DataFrame(rows).groupby([*keys, "rounds"], sort=False)
+    numbers = ["last", "best", "mean_last5", "mean_last10", "change_sd"]
+    spread = {"mean_last5_sd": ("mean_last5", "std"), "seeds": ("last", "size")}
+    means = {name: (name, "mean") for name in numbers}
+    return grouped.agg(**means, **spread).reset_index()

@@ -427,12 +427,51 @@ def test_how_the_released_log_ends():
     log = beside.reference("fedhpro", "log")
     log = log.assign(panel="", accuracy=log["mean"] / 100)
     (row,) = pacing.ends(log).to_dict("records")
-    assert (row["last"], row["best"], row["best_round"]) == (64.24, 65.98, 87)
+    assert (row["last"], row["best"], row["rounds"]) == (64.24, 65.98, 100)
     means = (round(row["mean_last5"], 2), round(row["mean_last10"], 2))
     assert means == (63.21, 59.31)
     change = np.diff(log["mean"])[-50:]
     assert row["change_sd"] == pytest.approx(change.std(ddof=1))
     assert row["change_sd"] == pytest.approx(8.55, abs=0.005)
+
+
+def test_how_curves_end_is_a_mean_over_seeds_of_how_each_ends():
+    zigzag, flat = [0.2, 0.4, 0.2, 0.4, 0.2, 0.4], [0.1, 0.2, 0.3, 0.3, 0.3, 0.3]
+    curves = pd.concat(
+        pd.DataFrame({"round": range(1, 7), "accuracy": line}).assign(seed=seed)
+        for seed, line in enumerate([zigzag, flat])
+    )
+    (row,) = pacing.ends(curves.assign(panel="d", method="a")).to_dict("records")
+    assert (row["rounds"], row["seeds"]) == (6, 2)
+    assert (row["last"], row["best"]) == (pytest.approx(35), pytest.approx(35))
+    assert row["mean_last5"] == pytest.approx((32 + 28) / 2)
+    assert row["mean_last5_sd"] == pytest.approx(8**0.5)
+    # the mean curve would have half the zigzag's changes
+    change = np.std([20, -20, 20], ddof=1)
+    assert row["change_sd"] == pytest.approx(change / 2)
+    log = curves[curves["seed"] == 0].assign(panel="d", method="a", seed=np.nan)
+    (one,) = pacing.ends(log).to_dict("records")
+    assert one["seeds"] == 1
+    assert np.isnan(one["mean_last5_sd"])
+
+
+def test_curves_of_seeds_average_to_the_curve(monkeypatch, tmp_path):
+    monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path))
+    p = {"dataset": "digits", "rounds": 2, "seeds": [0, 1], "runs": ["fedavg"]}
+    ran = study.study("fedpg", p)
+    each, curve = ran.curve_of_each(), ran.curves()
+    assert each.groupby("seed").size().to_dict() == {0: 2, 1: 2}
+    by_round = each.groupby("round")["accuracy"]
+    assert by_round.mean().tolist() == pytest.approx(curve["accuracy"].tolist())
+    assert by_round.std().tolist() == pytest.approx(curve["sd"].tolist())
+
+
+def test_leads_over_a_method_are_taken_seed_by_seed():
+    rows = accuracies_of_seeds().query("model == 'personal'")
+    leads = beside.leads_over(rows, "other", "best").to_dict("records")
+    assert [(r["method"], r["mean"], r["ahead"], r["seeds"]) for r in leads] == [
+        ("ours", 1.0, 1, 2)  # nobody else has a seed that both have
+    ]
 
 
 def accuracies_of_seeds() -> pd.DataFrame:
