@@ -5,7 +5,7 @@ from typing import Any
 from fedlib.runs.spec import Spec
 
 # What a run may have of its own: how it was drawn, and when one looked.
-FREE = {"seed", "partition_seed", "eval_every"}
+FREE = {"seed", "partition_seed", "eval_every", "all_rules_every"}
 COUNTED = ("steps", "epochs")  # how hyper-parameters end that say how long
 
 

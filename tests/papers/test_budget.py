@@ -25,6 +25,7 @@ FULL = papers.fedmps("cifar10", "fedmps")
         ({}, []),
         ({"rounds": 501}, []),  # longer cuts nothing
         ({"seed": 7, "partition_seed": 3, "eval_every": 5}, []),
+        ({"all_rules_every": 1}, []),  # the paper's own rule is read either way
         ({"rounds": 100}, ["100 of 500 rounds"]),
         ({"hp": {"server_epochs": 2}}, ["2 of 6 server epochs"]),
         ({"net": "resnet18"}, ["net resnet18 in place of lenet"]),
