@@ -14,11 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import requests
-from tqdm import tqdm
 from urllib3.exceptions import HTTPError, ProtocolError, ReadTimeoutError
 
 from fedlib.data.types import DataError, Remote
-from fedlib.support.progress import progress_off
+from fedlib.support.progress import progress_bar
 
 TIMEOUT = 30.0  # seconds
 CHUNK = 1 << 18  # bytes
@@ -252,13 +251,12 @@ def _receive(
             raise _Refused(f"{room} with FEDLIB_CACHE")
         raise DiskFullError(f"{name}: {room} with FEDLIB_CACHE")
     most = total if total >= 0 else MOST_BYTES if known is None else known
-    bar = tqdm(
+    bar = progress_bar(
         total=total if total >= 0 else None,
         initial=start,
         desc=name,
         unit="B",
         unit_scale=True,
-        disable=progress_off(),
     )
     done, begun = start, time.monotonic()
     try:

@@ -15,7 +15,7 @@ from fedlib.rebuild.execute import Executed
 from fedlib.rebuild.pace import Pace
 from fedlib.runs import runner, timings
 from fedlib.runs.spec import Spec
-from fedlib.support.progress import progress_off
+from fedlib.support.progress import progress_bar
 
 
 class Progress:
@@ -35,11 +35,10 @@ class Progress:
         every = distinct([spec for artefact in due for spec in artefact.specs])
         missing = _missing(every)
         self.runs, self.done = len(missing), 0
-        self.bar = tqdm(
+        self.bar = progress_bar(
             total=sum(spec.rounds for spec in missing),
             bar_format=self.BAR,
             leave=False,
-            disable=progress_off(),
         )
         self.told = time.perf_counter()
         self.pace = Pace(missing, len(due), jobs, self.told)

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, Protocol
 
 import joblib
 import torch
-from tqdm import tqdm
 
 from fedlib.runs import address, processes, runner, timings, worker
 from fedlib.runs.cost import Costs, likeness
@@ -24,7 +23,7 @@ from fedlib.runs.device import chosen, of_process
 from fedlib.runs.results import Result
 from fedlib.runs.spec import Spec
 from fedlib.support.paths import cache_dir, data_dirs, results_dir
-from fedlib.support.progress import progress_off
+from fedlib.support.progress import progress_bar
 
 JOB_BYTES = 2 * 2**30  # a job's memory: a run, a notebook's kernel and what feeds it
 TRIES = 2  # of a run whose worker is killed
@@ -203,8 +202,7 @@ def run_many(
         raise ValueError(f"jobs: got {jobs}, expected at least 1")
     tasks, failed = _tasks(specs, in_order)
     count = len(tasks) + len(failed)
-    silent = after is not None or not tasks or progress_off()
-    bar = tqdm(total=len(tasks), unit="run", disable=silent)
+    bar = progress_bar(after is not None or not tasks, total=len(tasks), unit="run")
     try:
         with bar, closing(_computed(tasks, jobs, cluster)) as computed:
             for task, error in computed:

@@ -38,7 +38,7 @@ from fedlib.runs.results import Result
 from fedlib.runs.spec import Spec
 from fedlib.runs.watching import Watch, by_round, runs_away
 from fedlib.support.files import locked, sweep
-from fedlib.support.progress import progress_off, silent
+from fedlib.support.progress import progress_bar, silent
 
 
 def _result(spec: Spec, log: dict[str, Tensor]) -> Result:
@@ -167,13 +167,12 @@ def _compute(
     worked = time.process_time()
     stepping = fed.rounds(start)
     del start  # the clients' models of then
-    bar = tqdm(
+    bar = progress_bar(
         total=spec.rounds,
         initial=done,
         desc=f"{spec.method} {spec.dataset} {spec.seed}",
         unit="round",
         mininterval=1.0,
-        disable=progress_off(),
         leave=False,
     )
     with computing(device), bar:

@@ -1,7 +1,10 @@
-"""Whether somebody watches."""
+"""Whether somebody watches, and what is shown then."""
 
 import os
 import sys
+from typing import Any
+
+from tqdm import tqdm
 
 
 def silent() -> bool:
@@ -15,5 +18,18 @@ def progress_off() -> bool:
     They are under ``FEDLIB_PROGRESS=none``, in CI mode, and where nobody watches:
     neither a terminal nor a notebook.
     """
-    watched = sys.stderr.isatty() or "ipykernel" in sys.modules
-    return silent() or not watched
+    return silent() or not (sys.stderr.isatty() or _in_notebook())
+
+
+def _in_notebook() -> bool:
+    return "ipykernel" in sys.modules
+
+
+def progress_bar(off: bool = False, **options: Any) -> tqdm:
+    """Return a bar of tqdm, off where ``progress_off`` says so.
+
+    A notebook has it on standard output: JupyterLab draws standard error in red, as
+    what went wrong.
+    """
+    stream = sys.stdout if _in_notebook() else sys.stderr
+    return tqdm(disable=off or progress_off(), file=stream, **options)
