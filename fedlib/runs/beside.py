@@ -163,9 +163,18 @@ def leads_over(
     DataFrame
         ``by``, method, mean and sd (ddof 1) of the lead over seeds, ahead (in how many
         seeds it is above zero), seeds (that both have).
+
+    Raises
+    ------
+    ValueError
+        Two rows of one method and seed.
     """
     rows = []
     for keys, part in runs.groupby(list(by), sort=False):
+        twice = part[part.duplicated(["method", "seed"])]
+        if len(twice):
+            name, seed = twice[["method", "seed"]].iloc[0]
+            raise ValueError(f"runs: got two rows of {name}, seed {seed}; expected one")
         by_seed = part.pivot(index="seed", columns="method", values=value)
         if method not in by_seed:
             continue

@@ -472,6 +472,8 @@ def test_leads_over_a_method_are_taken_seed_by_seed():
     assert [(r["method"], r["mean"], r["ahead"], r["seeds"]) for r in leads] == [
         ("ours", 1.0, 1, 2)  # nobody else has a seed that both have
     ]
+    with pytest.raises(ValueError, match="runs: got two rows of ours, seed 0"):
+        beside.leads_over(pd.concat([rows, rows]), "other", "best")
 
 
 def accuracies_of_seeds() -> pd.DataFrame:
