@@ -135,6 +135,8 @@ def refreshed(text: str, folder: str, root: Path = ROOT) -> str:
             return found[0]
         if "−" in text or ("-" not in text and there.startswith("-")):
             there = there.replace("-", "−")
+        if "+" in text and there[0].isdigit():
+            there = f"+{there}"
         return f'[{NUMBER.sub(there, text)}]({target} "{title}")'
 
     return LINK.sub(mended, text)
