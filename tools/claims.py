@@ -130,7 +130,7 @@ def refreshed(text: str, folder: str, root: Path = ROOT) -> str:
         claim = Claim(text, os.path.normpath(Path(folder, target)), title)
         try:
             _, digits = told(text)
-            there = f"{number(root, claim):{',' * (',' in text)}.{digits}f}"
+            there = f"{number(root, claim):z{',' * (',' in text)}.{digits}f}"
         except ValueError:
             return found[0]
         if "−" in text or ("-" not in text and there.startswith("-")):
