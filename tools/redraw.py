@@ -159,6 +159,7 @@ DRAWN: dict[str, Callable[[pd.DataFrame], Drawing]] = {
     "fedhpro/learning_curves": _curves,
     "fedhpro/learning_server": _logged(""),
     "fedhpro/learning_terms": _logged("Mean over clients"),
+    "fedhpro/log_curves": _curves,
     "fedmps/fig11": _images,
     "fedmps/fig11_losses": _losses,
     "fedmps/fig3": _heatmaps,

@@ -125,11 +125,11 @@ def ends(curves: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     keys = ["panel", "method"]
-    each = [*keys, *(["seed"] if "seed" in curves else [])]
-    for of, part in curves.groupby(each, sort=False, dropna=False):
+    own = [*keys, *(["seed"] if "seed" in curves else [])]
+    for of, part in curves.groupby(own, sort=False, dropna=False):
         accuracy = 100 * part["accuracy"].reset_index(drop=True)
         late = accuracy[len(accuracy) // 2 - 1 :]
-        row = dict(zip(each, of, strict=True)) | {"rounds": part["round"].iloc[-1]}
+        row = dict(zip(own, of, strict=True)) | {"rounds": part["round"].iloc[-1]}
         row |= {"last": accuracy.iloc[-1], "best": accuracy.max()}
         row |= {f"mean_last{n}": accuracy[-n:].mean() for n in (5, 10)}
         rows.append(row | {"change_sd": late.diff().std()})
