@@ -22,7 +22,7 @@ from fedlib.runs import address, compare, published, runner
 from fedlib.runs.device import chosen, describe, kernel
 from fedlib.runs.published import Voucher
 from fedlib.runs.spec import Spec
-from fedlib.runs.stored import Stored
+from fedlib.runs.stored import Stored, spec_of
 from fedlib.support.files import write_text
 from fedlib.support.paths import cache_dir, figures_dir
 
@@ -199,10 +199,9 @@ def _filed(run: Stored, apart: Difference, rounds: int, tolerance: float) -> Out
 def _settled(run: Stored) -> Outcome | None:
     """Return what is to say of a run that need not be played, else None."""
     try:
-        spec = Spec.model_validate(run.told["spec"])
+        spec = spec_of(run.told)
     except ValueError as error:
-        words = "settings: " + " ".join(str(error).split())
-        return Outcome("stale", run.key, words)
+        return Outcome("stale", run.key, str(error))
     key = address.key(spec)
     if key == run.key and _key_told(run) == key:
         return Outcome("current", key, "current")

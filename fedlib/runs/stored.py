@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedlib.core.log import Log
-from fedlib.data import DataError, facts
+from fedlib.data import DATASETS, DataError, facts
 from fedlib.runs import address, on_disk, published
 from fedlib.runs.spec import SettingError, Spec
 from fedlib.support.paths import cache_dir
@@ -127,6 +127,23 @@ def _fingerprint(dataset: str) -> str:
         return ""
 
 
+def spec_of(record: dict[str, Any]) -> Spec:
+    """Return the spec of a run's record.
+
+    Raises
+    ------
+    ValueError
+        In words: a setting of it is none today, or its data set is not known here.
+    """
+    try:
+        spec = Spec.model_validate(record["spec"])
+    except ValueError as error:
+        raise ValueError("settings: " + " ".join(str(error).split())) from error
+    if spec.dataset not in DATASETS:  # another process has registered it
+        raise ValueError(f"data set {spec.dataset!r} is not known here")
+    return spec
+
+
 def why_stale(record: dict[str, Any]) -> str:
     """Return in words why today's code would not find a run; empty when current.
 
@@ -134,9 +151,9 @@ def why_stale(record: dict[str, Any]) -> str:
     to be stale when it is looked for.
     """
     try:
-        spec = Spec.model_validate(record["spec"])
+        spec = spec_of(record)
     except ValueError as error:
-        return "settings: " + " ".join(str(error).split())
+        return str(error)
     if spec.model_dump(mode="json") != record["spec"]:
         return "settings have come since"
     if record["format"] != on_disk.FORMAT:

@@ -203,6 +203,15 @@ def test_a_run_on_other_data_or_of_another_partition_is_not_played(run, monkeypa
         assert adoption.difference(other, 3) == (float("inf"), words)
 
 
+def test_a_data_set_that_another_process_has_registered_is_named(run):
+    """Walkthrough 40 leaves such runs; the commands tell them and go on."""
+    own = run._replace(told=run.told | {"spec": run.told["spec"] | {"dataset": "mine"}})
+    assert stored.why_stale(own.told) == "data set 'mine' is not known here"
+    outcomes = [outcome for _, outcome in adoption.adopt([own, run])]
+    assert [outcome.status for outcome in outcomes] == ["stale", "current"]
+    assert "'mine' is not known here" in outcomes[0].words
+
+
 def test_settings_that_no_longer_exist_are_named(run):
     gone = run.told | {"spec": run.told["spec"] | {"warmth": 1}}
     assert "warmth" in stored.why_stale(gone)
