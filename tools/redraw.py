@@ -24,7 +24,7 @@ from fedlib.papers.fedmps import attacks
 from fedlib.papers.fedpg import privacy_tables
 from fedlib.papers.gfpl import plots
 from fedlib.papers.ours import leaderboard_plots, leaks_plots
-from fedlib.rebuild import captions
+from fedlib.rebuild import captions, leads
 from fedlib.runs import titles
 from fedlib.support import paths
 
@@ -200,6 +200,7 @@ DRAWN: dict[str, Callable[[pd.DataFrame], Drawing]] = {
         "change", ylabel="Change of accuracy (points)"
     ),
     "learn/small_cells": lambda df: leaks_plots.small_cells(df.fillna({"setting": ""})),
+    "scoreboard/leads": leads.board,
 }
 
 

@@ -37,6 +37,7 @@ LESSONS = {
     "learn/min_count": "30_privacy",
     "learn/small_cells": "30_privacy",
     "learn/leaderboard": "20_baselines",
+    "scoreboard/leads": "00_start_here",
     "scoreboard/papers": "00_start_here",
 }
 # What computes the artefacts that are no paper's.
@@ -44,6 +45,7 @@ FILES = {
     "learn/leaderboard": "fedlib/papers/ours/leaderboard.py",
     "learn/min_count": "fedlib/papers/ours/min_counts.py",
     "learn/small_cells": "fedlib/papers/ours/leaks.py",
+    "scoreboard/leads": "fedlib/rebuild/leads.py",
     "scoreboard/papers": "fedlib/rebuild/scoreboard.py",
 }
 

@@ -331,7 +331,9 @@ def orderings(board: pd.DataFrame) -> pd.DataFrame:
         here (the best of those, by the paper's numbers and by ours), pairs (with
         different numbers in the paper), in order (those with the same sign here) and
         level; ordering: ``holds`` (all pairs), ``open`` (no pair is turned, some are
-        level), ``leader holds`` or ``differs``; seeds (the fewest) and budget.
+        level), where others are turned the same of those with the paper's best,
+        ``leader holds`` and ``leader open``, or ``differs``; seeds (the fewest) and
+        budget.
     """
     accuracy = board[(board.kind == "points") & (board.column == "mean")]
     ran = accuracy.dropna(subset="ours")
@@ -350,14 +352,16 @@ def orderings(board: pd.DataFrame) -> pd.DataFrame:
         level = sum(abs(p) < POINTS for p in pairs)
         in_order = sum(p >= POINTS for p in pairs)
         here = part["row"].iloc[int(ours.argmax())]
-        best = part["row"].iloc[int(theirs.argmax())]
-        ahead = ours[theirs.argmax()] > ours.max() - POINTS
-        turned = "leader holds" if ahead else "differs"
+        best = int(theirs.argmax())
+        lead = ours[best] - ours[theirs < theirs[best]].max()
+        turned = "leader holds" if lead >= POINTS else "leader open"
+        turned = turned if lead > -POINTS else "differs"
         in_full = "open" if level else "holds"
         rows.append(
             {
                 **{"paper": paper, "table": table, "setting": setting},
-                **{"methods": len(part), "leads": best, "leads_here": here},
+                **{"methods": len(part), "leads": part["row"].iloc[best]},
+                "leads_here": here,
                 **{"in_order": in_order, "level": level, "pairs": len(pairs)},
                 "ordering": in_full if in_order + level == len(pairs) else turned,
                 **{"seeds": int(part["seeds"].min()), "budget": _budgets(part)},

@@ -190,23 +190,26 @@ def leads_over(
     return pd.DataFrame(rows, columns=columns)
 
 
-def leads_by_rule(rows: pd.DataFrame, method: str, value: str) -> pd.DataFrame:
-    """Return a method's lead over each other one under each rule of personal models.
+def leads_of(
+    runs: pd.DataFrame, method: str, value: str, by: Sequence[str] = ("dataset",)
+) -> pd.DataFrame:
+    """Return the lead of one method over every other one, seed by seed.
 
     Parameters
     ----------
-    rows : DataFrame
-        As from ``accuracies``.
+    runs, value, by
+        As for ``leads_over``.
     method : str
         Whose lead is returned.
-    value : str
-        The column of numbers, such as ``"best"``.
 
     Returns
     -------
     DataFrame
-        As from ``leads_over``, for each dataset and rule; ``method`` is the other one.
+        As from ``leads_over``; ``method`` is the other one.
+
+    Raises
+    ------
+    ValueError
+        Two rows of one method and seed.
     """
-    personal = rows[rows["model"] == "personal"]
-    behind = personal.assign(**{value: -personal[value]})
-    return leads_over(behind, method, value, ("dataset", "rule"))
+    return leads_over(runs.assign(**{value: -runs[value]}), method, value, by)

@@ -535,6 +535,8 @@ def test_a_number_in_two_rows_is_refused():
         ([-50, -9, 0, 0], "holds", 6, 0),  # the worst get worse
         ([50, 0, 0, 0], "differs", 2, 1),  # the worst is best: its three pairs turn
         ([5, 0, 0, 0], "leader holds", 3, 2),
+        ([7, 0, 0, 0], "leader open", 2, 2),  # the leader is ahead by 0.61
+        ([7, 0, 0, -2], "leader open", 1, 3),  # the leader is behind by 1.39
         ([0, 0, 4, 0], "open", 5, 1),  # the third is ahead, by half a point
         ([0, 0, 5.5, 0], "differs", 5, 0),
     ],
