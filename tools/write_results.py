@@ -40,7 +40,7 @@ def in_a_sentence(root: Path = ROOT) -> str:
     numbers, ran, within, cut = _tables(root)[COUNTS[:4]].sum()
     return (
         f"Of the {numbers} accuracies that the papers' tables print, as far as our"
-        f" copies have them, {ran} ran on real data at the paper's own budget, and"
+        f" copies have them, {ran} ran on real data at the whole budget, and"
         f" {within} of them came within twice the paper's standard deviation or 1.5"
         f" points; {cut} more ran at a smaller budget.\n"
     )

@@ -50,7 +50,7 @@ Readings
     and again, so that the server gets the model of the client that was visited last
     (here: last in a random order of the rows of the cohort). Merging then depends on
     the order of clients.
-    Head: "creff" is a stage of the released code that the paper does not mention:
+    Head: "creff" is a stage of the released code that the slides do not mention:
     clients also send each class's gradient for the head's weights, and the server
     trains a new head, which replaces the merged one (``creff.py``).
     Gradients of Eq. (5): all own samples, own model, after training; or before it (the

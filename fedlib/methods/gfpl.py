@@ -29,8 +29,8 @@ Box
 
 Readings
     We found no public code; every item below is ours where the paper is silent.
-    Trained on pictures: embedding, head and projection (Algorithm 2 leaves the last
-    out, which would keep a random map for good).
+    Trained on pictures: embedding, head and projection (line 15 of Algorithm 2 does not
+    name the last, which would leave it to retraining).
     Exchange: first in round t1, then every S_T rounds (``schedule="from_first"``,
     default), or in multiples of S_T from t1 on (``"multiples"``, as Algorithm 2 is
     printed); the same where S_T divides t1. Mixtures go up, merged ones come back and
@@ -48,17 +48,17 @@ Readings
     Covariances are diagonal (the paper uploads standard deviations); ``variance_floor``
     is added to each. A class with fewer distinct samples than n has as many components.
     D_B sums over dimensions as Eq. (8) says, and so grows with d: at d = 50 (MNIST)
-    S_C = 1 merges nothing, whatever the variance floor, so that half of what the paper
-    proposes never acts. ``distance="mean"`` divides by d, and merges most.
+    S_C = 1 merges nothing, whatever the variance floor, so that this part of the method
+    never acts. ``distance="mean"`` divides by d, and merges most.
     Algorithm 1 lets components join a cluster at once without comparing them with each
     other (default); ``linkage="strict"`` compares. The seed is the first component left
     in an order by content, so that the order of uploads means nothing.
     Weight of a component: pi N_ij (default), or ``component_weight="pi"``.
     Pseudo-features may be negative although embeddings are not; ``clamp=True`` cuts.
     Dimension d_p: ``projection_size``; None takes the embedding's. C <= d_p is needed.
-    The paper's 50, 80, 128, 128 is the projection's size in Table 3, and that of the
-    extractor's output in Section 5.1: ``papers.gfpl(size_of="extractor")`` has nets
-    with such an embedding. By default it is the projection's: Table 1's payloads and
+    Table 3 gives 50, 128, 80, 80 as the projection's size, Section 5.1 50, 80, 128, 128
+    as the extractor's output: ``papers.gfpl(size_of="extractor")`` has nets with such
+    an embedding. By default it is the projection's: Table 1's payloads and
     Appendix B's 512 are of embeddings of 50 and 512.
     First weights: one draw for all (the paper), or each its own with
     ``common_init=False``.

@@ -3,7 +3,7 @@
 from fedlib.papers.source import Accuracies, Origin, Source, variants
 
 HYPER = {"hyper": "{method} + HP"}  # ``{method}`` is the printed name
-# The paper does not say which of their parts hyper-prototypes replace.
+# The slides do not say which of their parts hyper-prototypes replace.
 UNTOLD = frozenset({("fedgmkd", "hyper"), ("fedsa", "hyper")})
 SOURCES: tuple[Origin, ...] = (
     Accuracies("fedhpro", "table1"),

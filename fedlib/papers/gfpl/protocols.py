@@ -74,8 +74,8 @@ def gfpl(
     ways : int, optional
         The mean number of classes per client; by default 3.
     size_of : "projection" or "extractor"
-        What d = 50, 80, 128, 128 is the size of. Table 3 says the projection, Section
-        5.1 the extractor's output; then all methods have a net with such an embedding,
+        What d is the size of. Table 3 has 50, 128, 80, 80 for the projection, Section
+        5.1 has 50, 80, 128, 128 for the extractor's output; then all methods have a net with such an embedding,
         and GFPL's projection its size. By default the former: the payloads of Table 1
         and Appendix B's 512 are those of embeddings of 50 and 512.
     rounds_of : "training" or "exchanges"
