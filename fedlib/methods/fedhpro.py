@@ -30,9 +30,9 @@ Box
        global head points where the class's does; they start from the last round's.
 
 Readings
-    The default is the paper's side, ``variant="reference"`` takes the released one of
-    all (``REFERENCE``). M, G and O are lines of main_run.py, utils/gradient_matching.py
-    and options.py (SOURCES.md).
+    The default is the paper's side, but for (13), where it is ours (L_HPAL below);
+    ``variant="reference"`` takes the released one of all (``REFERENCE``). M, G and O
+    are lines of main_run.py, utils/gradient_matching.py and options.py (SOURCES.md).
 
     term     | switch             | paper      | released          | released in
     Box 4    | aggregation        | fedavg     | alias_last_client | M 427
@@ -68,13 +68,13 @@ Readings
     distances, added outside the exponential; where their sum is negative, the released
     code takes its logarithm, we count it as 0.
     L_HPCL is the mean over a batch; "mean_div_B" divides by B again.
-    L_HPAL: "norm_sum" (default) is the sum of Eq. (13) over vectors scaled to
+    L_HPAL: "norm_sum" (default, ours) is the sum of Eq. (13) over vectors scaled to
     length 1, as the released code scales them; it is 1 - cosine where no coordinate is
     more than 1 away. "raw_sum" is Eq. (13) to the letter, whose target cannot be met:
-    H is a mean of draws from N(0, 1), half of it negative, and an embedding ends in a
-    ReLU; it outweighs the cross-entropy many times and needs a small learning rate or
-    the run's ``clip``. "raw_mean" divides it by d; "norm_mean", the released code,
-    divides "norm_sum" by d; "mse" is FedProto's mean square.
+    H is a mean of draws from N(0, 1) (the released start), half of it negative, and an
+    embedding ends in a ReLU; it outweighs the cross-entropy many times and needs a
+    small learning rate or the run's ``clip``. "raw_mean" divides it by d; "norm_mean",
+    the released code, divides "norm_sum" by d; "mse" is FedProto's mean square.
     Not printed on the slides (released code): tau, I, M, the rate 0.1 of Eq. (9), the
     first draw from N(0, 1), and the clients' rate, which is 0.1, too, beside losses
     that are next to nothing there; it clips no gradient.

@@ -71,8 +71,9 @@ Readings
     statistics in both.
     P' are drawn from N(0, 1) anew in each round and trained at the generator's rate,
     2e-5 (paper and code): in 300 steps of the released Adam a coordinate moves by some
-    0.004 at most, and P' never come near P. ``STUDY`` starts at P where a class has one and lets P' move:
-    ``proto_init``, ``proto_lr``; ``proto_persist`` begins where the last round ended.
+    0.004 at most, and P' never come near P. ``STUDY`` starts at P where a class has
+    one and lets P' move: ``proto_init``, ``proto_lr``; ``proto_persist`` begins where
+    the last round ended.
     Noise is uniform on [0, 1) (released code). Generator weights continue from round to
     round, its optimiser starts anew (released code). 300 "epochs" are 300 steps.
     Eq. (11) states no normalisation and has no lower bound; embeddings are of unit

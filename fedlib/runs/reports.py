@@ -68,16 +68,23 @@ READOUTS = ["last", "best", "mean_last5"]
 SDS = {name: f"{name}_sd" for name in READOUTS}
 
 
-def accuracies(results: Sequence[Result]) -> pd.DataFrame:
+def accuracies(results: Sequence[Result], shared_rounds: bool = False) -> pd.DataFrame:
     """Return one row per run, model and rule, in percent.
 
     Columns: dataset, method (as ``label`` says it), seed, model, rule, last, best,
     best_round, mean_last5, is_paper_rule. ``best`` is the best round by mean test
-    accuracy, a selection on the test set.
+    accuracy, a selection on the test set. It grows with the number of rounds to choose
+    from, and methods do not evaluate all rules equally often (``all_rules_every``):
+    ``shared_rounds`` takes those in which all runs of a data set evaluated all rules.
     """
     parts = []
+    rounds: dict[str, set[int]] = {}
+    for result in results if shared_rounds else ():
+        dataset, there = result.spec.dataset, result.rounds_of_all_rules()
+        rounds[dataset] = rounds.get(dataset, there) & there
     for result, name in zip(results, labels(results), strict=True):
-        spec, summary = result.spec, result.summary()
+        spec = result.spec
+        summary = result.summary(rounds.get(spec.dataset))
         numbers = ["last", "best", "mean_last5"]
         summary[numbers] *= 100
         head = {"dataset": spec.dataset, "method": name, "seed": spec.seed}

@@ -1,6 +1,6 @@
 """The result of a run: logs per round as tensors, and the tables made of them."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from math import isnan
 from typing import Any
@@ -89,15 +89,16 @@ class Result:
             samples = samples.sum(1, keepdim=True)
         return torch.where(samples > 0, right / samples, float("nan"))
 
-    def summary(self) -> pd.DataFrame:
+    def summary(self, rounds: Container[int] | None = None) -> pd.DataFrame:
         """Return last, best and mean of the last five rounds for every readout.
 
         Column ``data`` says on what: ``clients`` (means over the clients that have test
         samples, each with the same weight; ``std`` over them with ddof 0), and where
         ``Spec.test`` asks for it ``pooled``, ``full`` or ``groups`` (the mean over
         groups, each with the same weight). Rounds are those in which the rule was
-        evaluated. The best round is chosen on the test set, which favours long and
-        noisy curves: FedMPS's released program does so, most papers do not say.
+        evaluated, and of these by default all, else those in ``rounds``. The best
+        round is chosen on the test set, which favours long and noisy curves:
+        FedMPS's released program does so, most papers do not say.
         ``is_paper_rule`` marks model, rule and data of the paper.
 
         Column ``over`` says how many clients (or groups) the last mean is over, 1 for
@@ -117,9 +118,10 @@ class Result:
             pairs.append((model, rule, "full"))
             if test == "groups":
                 pairs.append((model, rule, "groups"))
+        wanted = torch.tensor([rounds is None or r in rounds for r in self.evaluated])
         for model, rule, data in pairs:
             per_client = self.accuracy(model, rule, data)
-            seen = ~per_client.isnan().all(1)
+            seen = ~per_client.isnan().all(1) & wanted
             per_client, evaluated = per_client[seen], self.log.evaluated[seen].tolist()
             mean = per_client.nanmean(1)
             if not len(per_client):
@@ -144,6 +146,12 @@ class Result:
                 }
             )
         return pd.DataFrame(rows)
+
+    def rounds_of_all_rules(self) -> set[int]:
+        """Return the rounds in which every rule was evaluated that ever was."""
+        masks = [~self.accuracy(*pair).isnan().all(1) for pair in self.readouts]
+        all_of_them = torch.stack([m for m in masks if m.any()]).all(0)
+        return set(self.log.evaluated[all_of_them].tolist())
 
     def _of_participants(self, model: str) -> bool:
         """Return whether some clients lack a model while others have it.

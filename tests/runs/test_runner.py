@@ -744,9 +744,25 @@ def test_between_its_own_evaluations_a_rule_has_no_number():
         assert row["best"] == pytest.approx(float(seen.max()))
         assert row["best_round"] == used[int(seen.argmax())]
         assert row["mean_last5"] == pytest.approx(float(seen.mean()))
+    assert found.rounds_of_all_rules() == {2, 4, 5}
     curve = reports.curves([found], ("global", "nearest_own"))
     assert curve["round"].tolist() == [2, 4, 5]
     assert reports.curves([found])["round"].tolist() == [1, 2, 3, 4, 5]
+
+
+def test_methods_are_compared_over_rounds_in_which_all_rules_were_evaluated():
+    """Of FedProto every rule is cheap, of FedAvg the head's alone."""
+    shared = {"rounds": 5, "all_rules_every": 4}
+    found = [runner.run(small(name, **shared)) for name in ("fedproto", "fedavg")]
+    assert found[0].rounds_of_all_rules() == {1, 2, 3, 4, 5}
+    rows = reports.accuracies(found, shared_rounds=True)
+    assert {*rows["best_round"]} <= {4, 5}
+    for row in rows.query("data == 'clients'").to_dict("records"):
+        result = found[row["method"] == "fedavg"]
+        seen = result.accuracy(row["model"], row["rule"])[3:].nanmean(1)
+        assert row["best"] == pytest.approx(100 * float(seen.max()))
+        assert row["mean_last5"] == pytest.approx(100 * float(seen.mean()))
+    assert {*reports.accuracies(found)["best_round"]} - {4, 5}  # else they choose more
 
 
 @pytest.mark.parametrize("model", ["pooled", "full"])

@@ -3,11 +3,12 @@
 from fedlib.papers.source import Accuracies, Origin, Source, variants
 
 SOURCES: tuple[Origin, ...] = (
-    Accuracies("fedpa", "table2"),
-    Accuracies("fedpa", "table3"),
+    Accuracies("fedpa", "table2", sd_over="untold"),
+    Accuracies("fedpa", "table3", sd_over="untold"),
     Accuracies(
         "fedpa",
         "table4",
+        sd_over="untold",
         runs=variants(
             "fedpa",
             {

@@ -75,9 +75,10 @@ def gfpl(
         The mean number of classes per client; by default 3.
     size_of : "projection" or "extractor"
         What d is the size of. Table 3 has 50, 128, 80, 80 for the projection, Section
-        5.1 has 50, 80, 128, 128 for the extractor's output; then all methods have a net with such an embedding,
-        and GFPL's projection its size. By default the former: the payloads of Table 1
-        and Appendix B's 512 are those of embeddings of 50 and 512.
+        5.1 has 50, 80, 128, 128 for the extractor's output; then all methods have a
+        net with such an embedding, and GFPL's projection its size. By default the
+        former: the payloads of Table 1 and Appendix B's 512 are those of embeddings of
+        50 and 512.
     rounds_of : "training" or "exchanges"
         What GFPL's rounds count. Table 1 calls its column "Comm. Round", and has 0 for
         local training: its 80 may be exchanges, which come in every tenth round. By
