@@ -123,14 +123,15 @@ def readouts(results: Sequence[Result]) -> pd.DataFrame:
 def per_client(results: Sequence[Result]) -> pd.DataFrame:
     """Return each client's accuracy of the last round by the paper's rule, in percent.
 
-    Columns: run, client, accuracy.
+    Columns: run, seed, client, accuracy.
     """
     parts = []
     for result, name in zip(results, labels(results), strict=True):
         last = 100 * result.accuracy(*result.paper_rule)[-1]
         rows = {"client": range(len(last)), "accuracy": last.numpy()}
-        parts.append(pd.DataFrame(rows).assign(run=name))
-    return pd.concat(parts, ignore_index=True)[["run", "client", "accuracy"]]
+        parts.append(pd.DataFrame(rows).assign(run=name, seed=result.spec.seed))
+    frame = pd.concat(parts, ignore_index=True)
+    return frame[["run", "seed", "client", "accuracy"]]
 
 
 def logs(results: Sequence[Result]) -> pd.DataFrame:

@@ -128,6 +128,7 @@ def test_logs_are_tidy_and_leave_out_what_a_round_lacks():
     assert set(frame.source) == {"client", "server"}
     clients = reports.per_client([result])
     assert len(clients) == 4
+    assert {*clients["seed"]} == {result.spec.seed}
     wanted = 100 * result.accuracy("personal", "head_all")[-1]
     assert clients["accuracy"].tolist() == pytest.approx(wanted.tolist())
 

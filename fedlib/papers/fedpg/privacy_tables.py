@@ -105,9 +105,12 @@ def shown(
     among them the decoder of averages at the n that it was trained on.
     """
     groups: dict[str, dict[str, Tensor]] = {"": {"Image": attack.truth}}
+    # optimisation starts there, and what it shows is mostly its start
+    start = {"Optimisation": " from an own image"}
     for name in ("Decoder", "Optimisation"):
         by_title = zip(sizes, attack.images[name], strict=True)
-        groups[f"{name}, n features"] = {f"n = {n}": x for n, x in by_title}
+        group = f"{name}{start.get(name, '')}, n features"
+        groups[group] = {f"n = {n}": x for n, x in by_title}
     trained = attack.images["Decoder of averages"][list(sizes).index(averaged)]
     controls = {name.replace(" ", "\n"): attack.images[name][0] for name in CONTROLS}
     groups["Controls"] = {f"Trained\non {averaged}": trained} | controls
