@@ -1,10 +1,10 @@
 """The methods by name; a method joins with one line here."""
 
-import difflib
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from fedlib.support import spelling
 from fedlib.support.sources import remember
 
 if TYPE_CHECKING:  # a list of names needs no torch
@@ -61,9 +61,10 @@ def method(name: str) -> "Method":
         function of a pair without the other.
     """
     if name not in METHODS:
-        close = difflib.get_close_matches(name, METHODS, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"method: got {name!r}, expected one of {list(METHODS)}{hint}")
+        raise ValueError(
+            f"method: got {name!r}, expected one of {list(METHODS)}"
+            f"{spelling.hint(name, METHODS)}"
+        )
     from fedlib.core.method import (
         complete,  # with torch, which a list of names needs not
     )

@@ -16,6 +16,7 @@ from fedlib.data.sets import (
     usps,
 )
 from fedlib.data.types import Entry
+from fedlib.support import spelling
 
 DATASETS: dict[str, Entry] = {
     **embedded.ENTRIES,
@@ -37,5 +38,8 @@ DATASETS: dict[str, Entry] = {
 def entry_of(name: str) -> Entry:
     """Return the entry of a data set; ``ValueError`` names the known ones."""
     if name not in DATASETS:
-        raise ValueError(f"dataset: got {name!r}, expected one of {list(DATASETS)}")
+        raise ValueError(
+            f"dataset: got {name!r}, expected one of {list(DATASETS)}"
+            f"{spelling.hint(name, DATASETS)}"
+        )
     return DATASETS[name]

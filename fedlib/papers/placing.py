@@ -9,6 +9,7 @@ from fedlib import papers, registry
 from fedlib.core.training import Training
 from fedlib.partitions import SCHEMES
 from fedlib.runs.spec import SettingError, Spec, refuse_unknown, suggestion
+from fedlib.support import spelling
 
 # Parameters of a notebook that span the grid, or that no run sees.
 SPANNING = {
@@ -107,7 +108,10 @@ def placed(
     """
     protocols = papers.PAPERS[paper]
     if dataset not in protocols:
-        raise ValueError(f"dataset: got {dataset!r}, expected one of {list(protocols)}")
+        raise ValueError(
+            f"dataset: got {dataset!r}, expected one of {list(protocols)}"
+            f"{spelling.hint(dataset, protocols)}"
+        )
     given = {name: value for name, value in settings.items() if value is not None}
     scheme = given.get("scheme", protocols[dataset].partition.scheme)
     if scheme not in SCHEMES:

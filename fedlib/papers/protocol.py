@@ -10,6 +10,7 @@ from fedlib.data import Transform
 from fedlib.papers.source import Origin
 from fedlib.partitions import NwayKshot, Scheme
 from fedlib.runs.spec import SettingError, Spec, TestData
+from fedlib.support import spelling
 
 # method -> data set, or "*" for all -> settings
 Presets = Mapping[str, Mapping[str, Mapping[str, Any]]]
@@ -90,7 +91,10 @@ def spec_of(paper: Paper, dataset: str, method: str, **changes: Any) -> Spec:
     """Return a paper's setting of a method; see ``papers.setting``."""
     protocols = paper.protocols
     if dataset not in protocols:
-        raise ValueError(f"dataset: got {dataset!r}, expected one of {list(protocols)}")
+        raise ValueError(
+            f"dataset: got {dataset!r}, expected one of {list(protocols)}"
+            f"{spelling.hint(dataset, protocols)}"
+        )
     registry.method(method)
     defaults = protocols[dataset]._asdict()
     trained = preset(paper.training, method, dataset)

@@ -28,7 +28,7 @@ from fedlib.papers.placing import (
 from fedlib.runs.many import run_many
 from fedlib.runs.notes import Note
 from fedlib.runs.results import Result
-from fedlib.runs.spec import Spec, refuse_unknown
+from fedlib.runs.spec import SettingError, Spec, refuse_unknown
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def grid(paper: str, p: Mapping[str, Any], unseen: Iterable[str] = ()) -> Grid:
     ------
     ValueError
         A value that is not legal; ``SettingError`` for an unknown name, with the
-        closest known one, even if its value is None.
+        closest known one, even if its value is None, and for no run or one twice.
     """
     outside = SPANNING | {*unseen}
     settings = setting_names(paper)
@@ -86,7 +86,13 @@ def grid(paper: str, p: Mapping[str, Any], unseen: Iterable[str] = ()) -> Grid:
                         specs.append(build(dataset, method, seed=seed, **changes))
                         rows.append((dataset, label, setting, value, seed))
     columns = ["dataset", "method", "setting", "value", "seed"]
-    return Grid(pd.DataFrame(rows, columns=columns), specs)
+    cells = pd.DataFrame(rows, columns=columns)
+    if not specs:
+        raise SettingError("runs, seeds, datasets: got no run, expected at least one")
+    if cells.duplicated().any():  # its spread over seeds would be 0
+        twice = cells[cells.duplicated()].iloc[0].dropna().to_dict()
+        raise SettingError(f"runs: got {twice} twice, expected every run once")
+    return Grid(cells, specs)
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,10 @@ def list_runs(names: tuple[str, ...], preset: str) -> None:
 
     rows = []
     for run in _chosen(names, preset):
-        about = [run.told["spec"][n] for n in ("dataset", "method", "rounds", "seed")]
+        spec = run.told["spec"]
+        variant = spec["hp"].get("variant", "paper")
+        method = spec["method"] + (f":{variant}" if variant != "paper" else "")
+        about = [spec["dataset"], method, spec["rounds"], spec["seed"]]
         stale = why_stale(run.told)
         state = f"stale: {stale}" if stale else "current"
         rows.append((run.key, *about, run.where, run.bytes, state))
@@ -82,7 +85,6 @@ def show_run(name: str) -> None:
 
     from fedlib.runs import stored
     from fedlib.runs.results import Result
-    from fedlib.runs.spec import Spec
 
     (run,) = stored.select([name])
     record = dict(run.told)
@@ -96,10 +98,14 @@ def show_run(name: str) -> None:
             click.echo(
                 f"{part}: {value if isinstance(value, str) else json.dumps(value)}"
             )
-    summary = Result(Spec.model_validate(spec), run.key, run.log()).summary()
-    columns = ["model", "rule", "data", "last", "best", "best_round", "over", "who"]
-    shown = summary[columns]
-    click.echo((shown.assign(paper=summary["is_paper_rule"])).round(4).to_string())
+    try:
+        summary = Result(stored.spec_of(run.told), run.key, run.log()).summary()
+    except ValueError as error:
+        click.echo(f"accuracies: not read: {error}")
+    else:
+        columns = ["model", "rule", "data", "last", "best", "best_round", "over", "who"]
+        shown = summary[columns].assign(paper=summary["is_paper_rule"])
+        click.echo(shown.round(4).to_string())
     for voucher in record.get("vouchers", []):
         codes = f"code {voucher['code_before']} -> {voucher['code_after']}"
         click.echo(
@@ -158,6 +164,8 @@ def publish_runs(names: tuple[str, ...], preset: str) -> None:
             path = published.publish(run.key)
             count["published"] += 1
             click.echo(f"{run}: {path.name}")
+    if not count:
+        click.echo("no run of these is stored; fedlib rebuild computes them")
     _end(count, ("published", "there already", "stale"))
 
 
@@ -189,7 +197,10 @@ def verify_runs(
     from fedlib.runs import adoption
     from fedlib.runs.stored import why_stale
 
-    current = [run for run in _chosen(names, preset) if not why_stale(run.told)]
+    chosen = _chosen(names, preset)
+    current = [run for run in chosen if not why_stale(run.told)]
+    if len(current) < len(chosen):
+        click.echo(f"{len(chosen) - len(current)} stale runs are left out")
     drawn = random.sample(current, min(sample or len(current), len(current)))
     _tell(adoption.verify(drawn, rounds, _processes(jobs)), ("same", "stale"))
 

@@ -22,6 +22,7 @@ from fedlib.draw.tables import escape_markdown, is_missing, markdown_table
 from fedlib.rebuild import artefacts
 from fedlib.rebuild import parameters as parameters_of
 from fedlib.rebuild.written import Written
+from fedlib.runs import own
 from fedlib.runs.spec import SettingError, Settings, validated
 from fedlib.support.paths import ROOT
 
@@ -51,9 +52,10 @@ def setup(artefact: str = "") -> None:
     ------
     SettingError
         An unknown or illegal parameter, or one that no run of this artefact can have;
-        figures that cannot be written.
+        figures that cannot be written; a module of ``FEDLIB_OWN`` that is not there.
     """
     looks.use_style()
+    own.use_named()
     torch.set_num_threads(1)
     if os.environ.get("FEDLIB_CI"):
         warnings.simplefilter("ignore")

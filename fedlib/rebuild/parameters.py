@@ -233,19 +233,35 @@ def coerced(name: str, value: Any, parameter: Parameter) -> Any:
     Raises
     ------
     SettingError
-        The value cannot be converted, or is not ``plain``; names the parameter, the
-        value and the type.
+        The value cannot be converted, or is not ``plain``, or something stands twice in
+        a list; names the parameter, the value and the type.
     """
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     if parameter.optional and (value is None or value == "None"):
         return None
     try:
-        return plain({name: _converted(value, parameter.sample)})[name]
+        converted = plain({name: _converted(value, parameter.sample)})[name]
     except _Unfit:
         wanted = _kind(parameter.sample)
         wanted += " or None" if parameter.optional else ""
         raise SettingError(f"{name}: got {value!r}, expected {wanted}") from None
+    _refuse_twice(name, converted)
+    return converted
+
+
+def _refuse_twice(name: str, value: Any) -> None:
+    """Refuse a list in which something stands twice, at any depth.
+
+    Two runs of one seed are one run, and their spread of 0 is none.
+    """
+    if isinstance(value, dict):
+        for key, part in value.items():
+            _refuse_twice(f"{name}: {key}", part)
+    elif isinstance(value, list):
+        twice = next((part for i, part in enumerate(value) if part in value[:i]), None)
+        if twice is not None:
+            raise SettingError(f"{name}: got {value}, in which {twice!r} stands twice")
 
 
 def resolve(

@@ -110,7 +110,7 @@ class Progress:
         """Bring the bar up to date, or tell a line if the last one was long ago."""
         now = time.perf_counter()
         left = self.pace.left(now)
-        text = f"run {self.done} of {self.runs}"
+        text = f"run {self.done} of {self.runs}" if self.runs else "notebooks"
         if left:
             text += f", about {duration(left)} left"
         self.bar.set_description_str(text)

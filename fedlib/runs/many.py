@@ -169,7 +169,7 @@ def variables(device: str) -> dict[str, str]:
 
 
 def run_many(
-    specs: Sequence[Spec],
+    specs: Iterable[Spec],
     jobs: int | None = None,
     after: Callable[[Spec], None] | None = None,
     cluster: str | None = None,
@@ -200,6 +200,7 @@ def run_many(
     """
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs: got {jobs}, expected at least 1")
+    specs = list(specs)  # read twice, which an iterator can be but once
     tasks, failed = _tasks(specs, in_order)
     count = len(tasks) + len(failed)
     bar = progress_bar(after is not None or not tasks, total=len(tasks), unit="run")

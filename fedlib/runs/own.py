@@ -20,7 +20,7 @@ from fedlib.core.net import Shape
 from fedlib.core.nets import Parts
 from fedlib.partitions import DRAWS, SCHEMES, Partition
 from fedlib.partitions.common import SchemeSettings
-from fedlib.runs.spec import Spec
+from fedlib.runs.spec import SettingError, Spec
 from fedlib.support.sources import remember, where
 
 USED = "FEDLIB_OWN"  # modules that every process imports, with commas between
@@ -56,9 +56,18 @@ def use(module: str, folder: Path | str | None = None) -> ModuleType:
 
 
 def use_named() -> None:
-    """Import the modules that ``FEDLIB_OWN`` names."""
+    """Import the modules that ``FEDLIB_OWN`` names.
+
+    Raises
+    ------
+    SettingError
+        One of them is not on the path.
+    """
     for module in filter(None, os.environ.get(USED, "").split(",")):
-        use(module)
+        try:
+            use(module)
+        except ModuleNotFoundError as error:
+            raise SettingError(f"{USED}: got {module!r}: {error}") from error
 
 
 def _refuse(argument: str, name: str, taken: bool) -> None:

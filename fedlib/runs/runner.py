@@ -156,6 +156,11 @@ def _compute(
     spec: Spec, home: Path, device: torch.device, watch: Watch | None
 ) -> dict[str, Tensor]:
     fed = federation(spec)
+    if not fed.test.sizes().any():
+        raise ValueError(
+            f"clients: got {spec.clients}, of whom none gets a test sample: of "
+            f"{len(fed.test.y)} each takes as many of a class; expected fewer"
+        )
     start, journal = checkpoints.resume(home, fed)
     rows, done = journal.rows, start[0] if start else 0
     if start:

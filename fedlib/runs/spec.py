@@ -1,6 +1,5 @@
 """The settings of a run: frozen, validated before any work starts."""
 
-import difflib
 from collections.abc import Iterable
 from typing import Any, Literal, TypeVar
 
@@ -19,6 +18,7 @@ from fedlib.data import Transform
 from fedlib.partitions import SCHEMES, NwayKshot, Scheme
 from fedlib.registry import method as method_record
 from fedlib.runs.withhold import withhold
+from fedlib.support.spelling import closest
 
 Settings = TypeVar("Settings", bound=BaseModel)
 
@@ -33,8 +33,8 @@ class SettingError(ValueError):
 
 def suggestion(name: str, known: list[str]) -> str:
     """Return ``; did you mean 'rounds'?`` for a close name, else the known ones."""
-    close = difflib.get_close_matches(name, known, 1)
-    return f"did you mean {close[0]!r}?" if close else f"expected one of {known}"
+    close = closest(name, known)
+    return f"did you mean {close!r}?" if close else f"expected one of {known}"
 
 
 def refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedlib import registry
+from fedlib.core import nets
 from fedlib.core.log import Log
 from fedlib.data import DATASETS, DataError, facts
 from fedlib.runs import address, on_disk, published
@@ -133,15 +135,22 @@ def spec_of(record: dict[str, Any]) -> Spec:
     Raises
     ------
     ValueError
-        In words: a setting of it is none today, or its data set is not known here.
+        In words: a setting of it is none today, or its data set, method or net is one
+        that only another process knows.
     """
+    settings = record["spec"]
+    own = {  # what another process has registered is not known here
+        "data set": (settings.get("dataset"), DATASETS),
+        "method": (settings.get("method"), registry.METHODS),
+        "net": (settings.get("net"), nets.NETS),
+    }
+    for what, (name, known) in own.items():
+        if name not in known:
+            raise ValueError(f"{what} {name!r} is not known here (FEDLIB_OWN)")
     try:
-        spec = Spec.model_validate(record["spec"])
+        return Spec.model_validate(settings)
     except ValueError as error:
         raise ValueError("settings: " + " ".join(str(error).split())) from error
-    if spec.dataset not in DATASETS:  # another process has registered it
-        raise ValueError(f"data set {spec.dataset!r} is not known here")
-    return spec
 
 
 def why_stale(record: dict[str, Any]) -> str:

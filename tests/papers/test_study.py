@@ -513,3 +513,17 @@ def test_every_method_under_every_rule_has_its_spread():
     assert np.isnan(sd["alone"])
     assert found["global/own"].dropna().to_dict() == {"other": 50.0}
     assert found["global/own sd"].isna().all()
+
+
+@pytest.mark.parametrize("twice", [{"seeds": [1, 1]}, {"datasets": ["digits"] * 2}])
+def test_a_grid_with_a_run_twice_is_refused(twice):
+    p = {"datasets": ["digits"], "seeds": [1], "runs": ["fedavg"], "rounds": 1}
+    with pytest.raises(SettingError, match=r"runs: got .*fedavg.* twice"):
+        study.grid("fedmps", p | twice)
+
+
+@pytest.mark.parametrize("nothing", ["datasets", "seeds", "runs"])
+def test_a_grid_without_a_run_is_refused(nothing):
+    p = {"datasets": ["digits"], "seeds": [1], "runs": ["fedavg"], "rounds": 1}
+    with pytest.raises(SettingError, match="got no run"):
+        study.grid("fedmps", p | {nothing: []})

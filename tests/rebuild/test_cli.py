@@ -257,3 +257,14 @@ def test_doctor(tmp_path, monkeypatch):
     result = fedlib("doctor")
     assert result.exit_code == 1
     assert last(result).startswith("cache: ")
+
+
+def test_what_is_your_own_is_known_to_every_command(tmp_path, monkeypatch):
+    (tmp_path / "mine_too.py").write_text("raise SystemExit('imported')", "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("FEDLIB_OWN", "mine_too")
+    assert "imported" in str(fedlib("list", "methods").exception)
+    monkeypatch.setenv("FEDLIB_OWN", "nothere")
+    refused = fedlib("list", "methods")
+    assert refused.exit_code == 2
+    assert "FEDLIB_OWN: got 'nothere'" in refused.output

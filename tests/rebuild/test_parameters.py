@@ -1,6 +1,7 @@
 """Notebook parameters: the tagged cell, typed values, refused names (A18, A19)."""
 
 import ast
+import re
 from pathlib import Path
 
 import nbformat
@@ -141,6 +142,27 @@ def test_what_does_not_fit_is_refused(known, name, given, expected):
     with pytest.raises(SettingError) as refused:
         resolve(known, {name: given})
     assert str(refused.value) == f"{name}: got {given!r}, expected {expected}"
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "words"),
+    [
+        ("seeds", [1, 2, 1], "got [1, 2, 1], in which 1 stands twice"),
+        ("seeds", "[1, 1.0]", "got [1, 1], in which 1 stands twice"),
+        ("methods", ["fedmps", "fedmps"], "in which 'fedmps' stands twice"),
+    ],
+)
+def test_what_stands_twice_in_a_list_is_refused(known, name, given, words):
+    """Two runs of one seed are one, and had a spread of 0 in a table of two."""
+    with pytest.raises(SettingError, match=rf"^{name}: .*{re.escape(words)}"):
+        resolve(known, {name: given})
+
+
+def test_what_stands_twice_in_a_table_of_lists_is_refused(tmp_path):
+    source = 'sweeps: dict = {"ways": {"digits": [3]}}\n'
+    inside = declared(notebook(tmp_path, source))
+    with pytest.raises(SettingError, match="sweeps: ways: digits: .*3 stands twice"):
+        resolve(inside, {"sweeps": {"ways": {"digits": [3, 3]}}})
 
 
 @pytest.mark.parametrize(

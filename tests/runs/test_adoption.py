@@ -206,10 +206,17 @@ def test_a_run_on_other_data_or_of_another_partition_is_not_played(run, monkeypa
 def test_a_data_set_that_another_process_has_registered_is_named(run):
     """Walkthrough 40 leaves such runs; the commands tell them and go on."""
     own = run._replace(told=run.told | {"spec": run.told["spec"] | {"dataset": "mine"}})
-    assert stored.why_stale(own.told) == "data set 'mine' is not known here"
+    assert stored.why_stale(own.told).startswith("data set 'mine' is not known here")
     outcomes = [outcome for _, outcome in adoption.adopt([own, run])]
     assert [outcome.status for outcome in outcomes] == ["stale", "current"]
     assert "'mine' is not known here" in outcomes[0].words
+
+
+@pytest.mark.parametrize("what", ["method", "net"])
+def test_a_method_or_net_of_ones_own_is_named_in_words(run, what):
+    own = run._replace(told=run.told | {"spec": run.told["spec"] | {what: "mine"}})
+    words = f"{what} 'mine' is not known here (FEDLIB_OWN)"
+    assert stored.why_stale(own.told) == words
 
 
 def test_settings_that_no_longer_exist_are_named(run):

@@ -72,6 +72,11 @@ def test_in_one_process_a_run_that_raises_ends_no_other():
     assert runner.pending(specs) == [specs[1]]
 
 
+def test_specs_may_come_from_a_generator():
+    found = many.run_many((short(seed) for seed in (1, 2)), jobs=1)
+    assert [result.spec.seed for result in found] == [1, 2]
+
+
 def test_a_run_without_data_ends_no_other(monkeypatch):
     monkeypatch.setenv("FEDLIB_DATA", "nowhere")
     away = papers.fedmps("flowers", "local", seed=5, rounds=2)

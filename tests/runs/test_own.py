@@ -132,3 +132,9 @@ def test_what_is_taken_or_cannot_be_followed_is_refused(mine):
         papers.add("fedmps", "fashion", like="digits")
     with pytest.raises(ValueError, match="paper: got 'fedx'"):
         papers.add("fedx", "my_shapes", like="digits")
+
+
+def test_a_module_that_is_not_there_is_named(monkeypatch):
+    monkeypatch.setenv("FEDLIB_OWN", "nothere")
+    with pytest.raises(SettingError, match="FEDLIB_OWN: got 'nothere'"):
+        own.use_named()

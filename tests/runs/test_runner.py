@@ -954,3 +954,17 @@ def test_an_unknown_readout_names_the_recorded_ones(result):
     )
     with pytest.raises(ValueError, match=told):
         result.accuracy("global", "head_all")
+
+
+def test_clients_of_whom_none_is_tested_are_refused_before_training():
+    """45 test images of a class for 100 clients: the run stopped after its round."""
+    spec = papers.fedpa(
+        "digits",
+        "local",
+        clients=100,
+        rounds=1,
+        training={"local_steps": 1},
+        partition={"scheme": "lda", "alpha": 0.5},
+    )
+    with pytest.raises(ValueError, match="clients: got 100, of whom none gets a test"):
+        runner.run(spec)
