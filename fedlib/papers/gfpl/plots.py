@@ -72,6 +72,7 @@ def merged(
         ax.scatter(*cloud.T.numpy(), s=4, color=colour, zorder=3)
     drawn = ellipses(ax, fused.mixtures, 0, looks.PURPLE)
     ax.set(aspect="equal", xlim=(-1.3, 1.3), ylim=(0.1, 1.35))
+    ax.set(xlabel="first number", ylabel="second number")
     ax.set_title(f"S_C = {threshold:g}: {len(drawn)} Gaussians")
     return fig, drawn
 
