@@ -69,11 +69,12 @@ Readings
     zero vectors in their place.
     f is frozen; the released optimiser also trains its copy. Its BatchNorm uses running
     statistics in both.
-    P' are drawn from N(0, 1) anew in each round and trained at the generator's rate,
-    2e-5 (paper and code): in 300 steps of the released Adam a coordinate moves by some
-    0.004 at most, and P' never come near P. ``STUDY`` starts at P where a class has
-    one and lets P' move: ``proto_init``, ``proto_lr``; ``proto_persist`` begins where
-    the last round ended.
+    P' are "generated randomly" and trained with the generator, for which the paper
+    prints 300 epochs and 2e-5, but no optimiser. Released, and ours: drawn from N(0, 1)
+    anew in each round, trained by the generator's Adam at its rate, which is multiplied
+    by 0.95 after every 20 of 300 steps. So a coordinate moves by some 0.004, and P'
+    never come near P. ``STUDY`` starts at P where a class has one and lets P' move:
+    ``proto_init``, ``proto_lr``; ``proto_persist`` begins where the last round ended.
     Noise is uniform on [0, 1) (released code). Generator weights continue from round to
     round, its optimiser starts anew (released code). 300 "epochs" are 300 steps.
     Eq. (11) states no normalisation and has no lower bound; embeddings are of unit

@@ -99,7 +99,7 @@ def leads(claims: Sequence[Claim], preset: str) -> pd.DataFrame:
     ValueError
         Several rows of a notebook's table could be meant.
     """
-    found = []
+    rows = []
     for claim in claims:
         names = registry.title(claim.paper), registry.title(claim.over)
         said = f"{names[0]} over {names[1]}: {claim.setting}"
@@ -114,8 +114,8 @@ def leads(claims: Sequence[Claim], preset: str) -> pd.DataFrame:
             row = {"claim": said, "reading": reading.said, "printed": printed(claim)}
             if len(ours):
                 row |= ours.iloc[0][["mean", "sd", "ahead", "seeds"]].to_dict()
-            found.append(row | {"reduced": reading.reduced})
-    return pd.DataFrame(found, columns=COLUMNS)
+            rows.append(row | {"reduced": reading.reduced})
+    return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def verdict(row: Mapping[str, Any]) -> str:
