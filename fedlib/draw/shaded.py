@@ -35,10 +35,9 @@ def _counts(counts: Any, name: str) -> np.ndarray:
 
 
 def shades(arrays: Iterable[np.ndarray], least: float = 0.0) -> Normalize:
-    """Return what counts' shades stand for, so that they show what differs.
+    """Return what counts' shades stand for: from 0, which is blank, to the largest.
 
-    From 0, or, where no count above 0 is below half of the largest, from the smallest
-    of them; one number alone is as dark as the largest.
+    So a shade is as dark as a count is large, and counts that hardly differ look so.
 
     Parameters
     ----------
@@ -46,10 +45,7 @@ def shades(arrays: Iterable[np.ndarray], least: float = 0.0) -> Normalize:
         What the largest is at least.
     """
     every = np.concatenate([np.ravel(array).astype(float) for array in arrays])
-    above = every[every > 0]
-    top = max(least, float(above.max(initial=0)))
-    low = float(above.min(initial=np.inf))
-    return Normalize(low if top / 2 < low < top else 0.0, top)
+    return Normalize(0.0, max(least, float(every.max(initial=0))))
 
 
 def cells(

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
@@ -255,14 +256,18 @@ def test_bars_on_a_logarithmic_axis_are_refused_and_dots_are_not(tmp_path):
 @pytest.mark.parametrize(
     ("counts", "ends"),
     [
-        ([[100, 0], [99, 102]], (99, 102)),
+        ([[100, 0], [99, 102]], (0, 102)),
         ([[10, 0], [1, 4]], (0, 10)),
         ([[7, 7]], (0, 7)),
     ],
 )
-def test_shades_show_what_differs(counts, ends):
-    norm = shaded.shades([np.array(counts)])
+def test_shades_begin_at_0(counts, ends):
+    """One image more of a hundred is no other shade, and hardly any is hardly any."""
+    norm = shaded.shades([np.array(counts)], 1.0)
     assert (norm.vmin, norm.vmax) == ends
+    fig, _ = shaded.heatmap(counts)
+    (mesh,) = (c for c in fig.axes[0].collections if isinstance(c, QuadMesh))
+    assert (mesh.norm.vmin, mesh.norm.vmax) == ends
 
 
 def test_each_panel_may_have_class_names_of_its_own():
