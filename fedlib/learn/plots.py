@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import torch
 from IPython.display import HTML
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap
+from matplotlib.colors import ListedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from PIL import Image
@@ -25,7 +26,7 @@ from fedlib.learn.toy import CLASSES, OWNED, Played
 
 GRID = 160  # points across a panel
 DPI = 100  # many marks: notebooks keep these pictures
-COLOURS = 64  # of a picture that moves, which has many frames
+FILM = 135  # dots per inch of a picture that moves, which has many frames
 REGIONS = ListedColormap(CYCLE[:CLASSES])
 
 
@@ -59,6 +60,22 @@ def _regions(played: Played, state: State, own: tuple[int, ...], z: Tensor) -> T
     return given.argmax(1)
 
 
+def _stars(played: Played) -> tuple[Tensor, list[int]]:
+    """Return where the server's prototypes are, and of which classes.
+
+    They are those that predict, or that the server keeps (FedPG); where it keeps
+    mixtures (GFPL), each component's mean is one.
+    """
+    server = played.last.server
+    protos = played.models.protos or getattr(server, "protos", None)
+    if mixtures := getattr(server, "mixtures", None):
+        classes = mixtures.present.nonzero()[:, 0]
+        return mixtures.mean[mixtures.present], classes.tolist()
+    if protos is None:
+        return torch.empty(0, 2), []
+    return protos.mean[protos.known], protos.known.nonzero().flatten().tolist()
+
+
 def _points(played: Played) -> tuple[Tensor, Tensor, Tensor]:
     """Return where test samples are, their labels, and where known prototypes are."""
     net, test = played.federation.ctx.net, played.federation.test
@@ -66,16 +83,13 @@ def _points(played: Played) -> tuple[Tensor, Tensor, Tensor]:
     index = torch.cat(test.index).unique()
     with torch.no_grad():
         z, y = net(state, test.inputs(index)).high, test.y[index]
-    protos = played.models.protos
-    stars = torch.empty(0, 2) if protos is None else protos.mean[protos.known]
-    return z, y, stars
+    return z, y, _stars(played)[0]
 
 
 def _panel(ax: Axes, played: Played, within: Tensor | None = None) -> pd.DataFrame:
     """Draw a method's plane: around its own points, or around those of ``within``."""
     state, trained, whose = shown(played)
     z, y, stars = _points(played)
-    protos = played.models.protos
     everything = torch.cat([z, stars])
     inside = everything if within is None else within
     low, high = inside.min(0).values, inside.max(0).values
@@ -109,7 +123,7 @@ def _panel(ax: Axes, played: Played, within: Tensor | None = None) -> pd.DataFra
             linewidths=0 if full else 0.5,
             alpha=0.8,
         )
-    known = [] if protos is None else protos.known.nonzero().flatten().tolist()
+    known = _stars(played)[1]
     look: dict = {"s": 75, "marker": "*", "edgecolors": "black", "linewidths": 0.7}
     ax.scatter(*stars.T.numpy(), c=[CYCLE[c] for c in known], zorder=3, **look)
     ax.set(xticks=[], yticks=[], xlim=extent[:2], ylim=extent[2:])
@@ -127,8 +141,8 @@ def planes(played: Mapping[str, Played]) -> tuple[Figure, pd.DataFrame]:
     """Draw the test samples of all classes in the plane of each method's embeddings.
 
     Shaded is the class that the method's own readout gives to a point, stars are
-    global prototypes, hollow are classes that the drawn client does not have; the
-    number is the accuracy on the clients' own test samples.
+    global prototypes or the means of mixtures, hollow are classes that the drawn client
+    does not have; the number is the accuracy on the clients' own test samples.
 
     Parameters
     ----------
@@ -159,6 +173,22 @@ def planes(played: Mapping[str, Played]) -> tuple[Figure, pd.DataFrame]:
     return fig, pd.concat(parts, ignore_index=True)
 
 
+def _palette() -> Image.Image:
+    """Return the colours of a picture that moves: those of classes, mixed and grey.
+
+    One that is counted from a frame gives small marks, as stars are, their neighbours'
+    colour.
+    """
+    ends = np.array([to_rgb(colour) for colour in CYCLE[:CLASSES]])
+    mixed = [share * ends + (1 - share) for share in np.linspace(0.09, 1, 11)]
+    dark = [share * ends for share in (0.35, 0.7)]
+    grey = [np.full((1, 3), level) for level in np.linspace(0, 1, 8)]
+    image = Image.new("P", (1, 1))
+    colours = (255 * np.concatenate([*mixed, *dark, *grey])).round().astype(int)
+    image.putpalette(colours.ravel().tolist())
+    return image
+
+
 @mpl.rc_context(RC)
 def moving(frames: Sequence[Played], milliseconds: int = 700) -> HTML:
     """Show a method's plane round after round, as a picture that moves by itself.
@@ -174,15 +204,16 @@ def moving(frames: Sequence[Played], milliseconds: int = 700) -> HTML:
         For which a frame stays; the last one stays three times as long.
     """
     within = torch.cat([torch.cat([z, s]) for z, _, s in map(_points, frames)])
-    pictures = []
+    pictures, palette = [], _palette()
     for played in frames:
-        fig, ax = plt.subplots(figsize=(2.9, 2.5), dpi=90, layout="constrained")
+        fig, ax = plt.subplots(figsize=(2.9, 2.5), dpi=FILM, layout="constrained")
         _panel(ax, played, within)
         ax.set_title(f"round {played.last.number}: {ax.get_title()}", fontsize=7)
         buffer = io.BytesIO()
-        fig.savefig(buffer, format="png", dpi=90)
+        fig.savefig(buffer, format="png", dpi=FILM)
         plt.close(fig)
-        pictures.append(Image.open(buffer).convert("RGB").quantize(COLOURS))
+        frame = Image.open(buffer).convert("RGB")
+        pictures.append(frame.quantize(palette=palette, dither=Image.Dither.NONE))
     times = [milliseconds] * (len(pictures) - 1) + [3 * milliseconds]
     film = io.BytesIO()
     more = {"save_all": True, "append_images": pictures[1:], "duration": times}

@@ -151,6 +151,10 @@ def test_the_moving_plane_has_a_frame_for_each_round():
     assert times == [200, 200, 600]
     assert (pictures[0] != pictures[1]).any()
     assert (pictures[1] != pictures[2]).any()
+    assert pictures[0].shape >= (330, 390, 3)
+    for colour in looks.CYCLE[: toy.CLASSES]:  # not those of their neighbours
+        own = (pictures[2] == np.round(255 * np.array(to_rgb(colour)))).all(-1)
+        assert own.sum() > 30, colour  # of its star; marks are paler
     assert len(html) < 60_000  # pages keep it
     assert not plt.get_fignums()
 
@@ -173,6 +177,29 @@ def test_planes_returns_what_it_drew():
         assert f"{100 * played(name).accuracy:.0f} %" in title
         x, (x0, x1) = rows["x"].to_numpy(), ax.get_xlim()
         assert x0 < x.min() < x.max() < x1
+
+
+def test_stars_are_what_the_server_keeps_of_classes():
+    """Prototypes that predict nothing, too, and every component of a mixture."""
+    (early, one) = toy.film("gfpl", [2, 3])
+    assert plots._stars(early)[1] == []  # before the first exchange
+    mixtures = one.last.server.mixtures
+    expected = [
+        (c, mixtures.mean[c, m].tolist())
+        for c in range(toy.CLASSES)
+        for m in range(mixtures.weight.shape[1])
+        if mixtures.weight[c, m] > 0
+    ]
+    where, classes = plots._stars(one)
+    assert list(zip(classes, where.tolist(), strict=True)) == expected
+    assert len(expected) > toy.CLASSES
+    kept = played("fedpg").last.server.protos
+    where, classes = plots._stars(played("fedpg"))
+    assert torch.equal(where, kept.mean)
+    assert classes == [0, 1, 2, 3]
+    _, drawn = plots.planes({"fedpg": played("fedpg")})
+    stars = drawn.loc[drawn["kind"] == "prototype", ["x", "y"]].to_numpy()
+    np.testing.assert_allclose(stars, kept.mean, rtol=1e-6)
 
 
 def test_classes_that_the_drawn_client_lacks_are_hollow_and_never_its_own_answer():
