@@ -23,7 +23,8 @@ Box
 Readings
     Embeddings: the paper's net ends in a projection, which none of our nets has; z is
     the embedding that the head sees, scaled to length 1.
-    Temperature: 0.5 (paper); the released code has none (``temperature=1``).
+    Temperature: 0.5, which FedMPS's IV-A5 prints for its FedProc; the released code has
+    none (``temperature=1``).
     Contrast: the released FedMPS takes the supervised contrastive loss over the batch
     and one prototype per class, times tau / 0.07: ``contrast="supcon"``. It expects
     nets with unit embeddings and leaves the prototypes as they are.

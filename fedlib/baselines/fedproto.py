@@ -22,7 +22,9 @@ Readings
     Collection: embeddings of the last local epoch, in train mode and before each step's
     update (released code, default); ``collection="eval"`` computes them after training.
     A class that a dropped last batch removed is computed after training.
-    Merging: weighted by samples (Eq. 6), or ``weighting="uniform"`` (released code).
+    Merging: weighted by samples (Eq. 6, without its further factor 1/|N_j|, which would
+    shorten the mean by the number of owners), or ``weighting="uniform"`` (released
+    code).
     First weights: each client's own draw (FedMPS's released code), or one draw for all
     with ``common_init=True``.
     Weight of the pull: 1 is the option's default and that of the released commands for

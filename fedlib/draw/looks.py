@@ -124,6 +124,9 @@ BASELINES: list[tuple[str, str, Line]] = [
 CONTROLS = {"Another image", "Chance", "Class mean", "Real, to another one"}
 
 
+# Of methods that are added, and of no other: told from all others by colour-blind
+# readers, too.
+ADDED = ["#5533FF", "#663300"]
 # For classes, and for runs that are no method's.
 CYCLE = [BLUE, RED, GREEN, PURPLE, ORANGE, SKY, WINE, OLIVE, BLACK, GREY]
 MARKERS = "osD^vPX<>d"
@@ -147,8 +150,9 @@ def _is_of_papers(method: str) -> bool:
 def style(method: str) -> Style:
     """Return a method's style, by its place in the registry.
 
-    Behind the last look of their kind, methods get markers and lines not yet taken. One
-    that is added from outside of the package is drawn like a baseline.
+    Behind the last look of their kind, methods get markers and lines not yet taken, and
+    first the colours that nobody has. One that is added from outside of the package has
+    a baseline's lines.
     """
     of_papers = _is_of_papers(method)
     peers = [m for m in registry.METHODS if _is_of_papers(m) == of_papers]
@@ -160,7 +164,8 @@ def style(method: str) -> Style:
     every = [(marker, line) for line in lines for marker in MARKERS]
     free = [look for look in every if look not in taken]
     more = at - len(looks)
-    colour, (marker, line) = CYCLE[more % len(CYCLE)], free[more % len(free)]
+    colours = [*ADDED, *CYCLE]
+    colour, (marker, line) = colours[more % len(colours)], free[more % len(free)]
     return Style(registry.title(method), colour, marker, line)
 
 

@@ -53,6 +53,8 @@ Readings
     stands in, as released; ``missing="drop"`` leaves that element out of V.
     First weights (silent): each client's own draw, as released, or one draw for all
     with ``common_init=True``.
+    Samples of a client: IV-A4 draws k at random in a block A_ij, the released code
+    takes the first k, and so do all our partitions (``partitions/nway.py``; no switch).
     tau_1 of RealWaste: IV-A5 prints 0.5 for FedMPS, IV-F finds 1.0 best there. All our
     tables have 0.5, as the released code has for all data sets; the other is
     ``contrast_temperature=1.0``, which Fig. 10 runs beside it.

@@ -141,13 +141,41 @@ def _marked(source: str, texts: Sequence[str]) -> tuple[str, set[str]]:
     return "\n".join(lines), seen
 
 
-def show(*functions: Callable[..., Any], marks: str | Sequence[str] = ()) -> None:
+def _brief(source: str) -> str:
+    """Return a source without a class's methods, and of its docstring the summary."""
+    lines = source.splitlines()
+    node = ast.parse(source).body[0]
+    if not isinstance(node, ast.ClassDef | ast.FunctionDef):
+        return source
+    gone: set[int] = set()
+    for part in node.body if isinstance(node, ast.ClassDef) else []:
+        if isinstance(part, ast.FunctionDef):
+            first = min([part.lineno, *(d.lineno for d in part.decorator_list)])
+            gone |= {*range(first, (part.end_lineno or first) + 1)}
+    if summary := ast.get_docstring(node):
+        at, (said, *_) = node.body[0], summary.split("\n\n")
+        end = at.lineno + said.count("\n")
+        gone |= {*range(end + 1, (at.end_lineno or end) + 1)}
+        if not lines[end - 1].rstrip().endswith('"""'):
+            lines[end - 1] += '"""'
+    left = [line for number, line in enumerate(lines, 1) if number not in gone]
+    return re.sub(r"\n{2,}(?=\n\n)|\n+$", "", "\n".join(left))
+
+
+def show(
+    *functions: Callable[..., Any],
+    marks: str | Sequence[str] = (),
+    brief: bool = False,
+) -> None:
     """Display the source of functions or classes as it runs, each under its file.
 
     Tables of lambdas in which a function looks something up stand above it.
 
     Parameters
     ----------
+    brief : bool
+        Whether classes are shown without their methods, and of every docstring its
+        first paragraph alone.
     marks : str or sequence of str
         Texts of the lines under discussion, such as ``"Eq. (3)"``: an arrow follows
         the statements that they stand in, or begin or end. Tables are not marked.
@@ -169,6 +197,7 @@ def show(*functions: Callable[..., Any], marks: str | Sequence[str] = ()) -> Non
             got = f"got {function!r}, expected a function or class with source"
             raise TypeError(f"functions: {got}") from error
         tables = _tables(function, source)
+        source = _brief(source) if brief else source
         if texts:
             source, seen = _marked(source, texts)
             missing -= seen

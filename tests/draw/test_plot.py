@@ -77,6 +77,8 @@ def test_a_line_in_the_registry_gives_a_method_a_look_of_its_own(
     assert {name: after[name] for name in before} == before
     assert len({(s.marker, s.line) for s in after.values()}) == len(before) + 6
     assert {after[f"new{i}"].line for i in range(6)} <= set(line)
+    taken = {style.colour for style in before.values()}
+    assert not taken & {after[f"new{i}"].colour for i in range(len(looks.ADDED))}
 
 
 @pytest.mark.parametrize("group", TOGETHER)
@@ -93,7 +95,7 @@ def linear(colour: str) -> np.ndarray:
 
 
 def test_colours_stand_out_from_white_paper():
-    for colour in looks.CYCLE:
+    for colour in looks.CYCLE + looks.ADDED:
         contrast = 1.05 / (linear(colour) @ [0.2126, 0.7152, 0.0722] + 0.05)
         assert contrast > 2.0, colour
 
@@ -127,7 +129,8 @@ def lab(rgb: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", BLIND)
 def test_colours_stay_apart_for_colour_blind_readers(kind):
-    seen = {c: lab(np.array(BLIND[kind]) @ linear(c)) for c in looks.CYCLE}
+    every = looks.CYCLE + looks.ADDED
+    seen = {c: lab(np.array(BLIND[kind]) @ linear(c)) for c in every}
     for a, b in combinations(seen, 2):
         assert np.linalg.norm(seen[a] - seen[b]) > 9, (a, b)
 

@@ -1,7 +1,9 @@
 """What notebooks call: live source, checks, tables, and files with provenance."""
 
+import ast
 import hashlib
 import importlib
+import inspect
 import json
 import re
 import sys
@@ -22,6 +24,7 @@ from pydantic import BaseModel, ConfigDict
 from fedlib import papers
 from fedlib.core import losses
 from fedlib.core.log import Log
+from fedlib.core.method import Context
 from fedlib.draw.looks import RC
 from fedlib.draw.plot import bars
 from fedlib.draw.tables import render
@@ -75,6 +78,25 @@ def test_show_displays_the_source_below_the_name_of_its_file(shown):
         source = block.split("```python\n")[1].removesuffix("\n```")
         assert source in text
     assert len(shown) == 2
+
+
+def test_show_in_brief_has_fields_and_code_and_no_more_than_a_summary(shown):
+    things = (Context, losses.supcon, fedmps.Down, fedpg.make_images)
+    notebook.show(*things, brief=True, marks="labels")
+    for thing, block in zip(things, shown, strict=True):
+        brief = block.split("```python\n")[1].removesuffix("\n```")
+        (given,) = ast.parse(inspect.getsource(thing)).body
+        (left,) = ast.parse(brief).body
+        summary = (ast.get_docstring(given) or "").split("\n\n")[0]
+        assert ast.get_docstring(left) == summary
+        lines = [ast.dump(part) for part in given.body[1:]]
+        if isinstance(given, ast.ClassDef):
+            lines = [line for line in lines if not line.startswith("FunctionDef")]
+        assert [ast.dump(part) for part in left.body[1:]] == lines
+        assert not re.search(r"\n\n\n|\n$", brief)
+    assert "    hp: HP  # the method's hyper-parameters\n" in shown[0]
+    assert "def " not in shown[0]
+    assert "# <--" in shown[1]
 
 
 def test_show_names_the_file_of_a_function_not_of_its_decorator(shown):

@@ -107,6 +107,8 @@ def test_it_is_drawn_with_a_look_of_its_own():
     assert drawn["fedavgm"].label == "FedAvgM"
     marks = {(s.marker, s.line) for s in drawn.values()}
     assert len(marks) == len(registry.METHODS)
+    mine = drawn.pop("fedavgm")
+    assert mine.colour not in {style.colour for style in drawn.values()}
 
 
 def test_what_is_taken_or_cannot_be_followed_is_refused(mine):
