@@ -27,6 +27,7 @@ from fedlib.runs.spec import SettingError, Settings, validated
 from fedlib.support.paths import ROOT
 
 MARK = "<--"  # behind the lines of a shown source that are under discussion
+LEFT_OUT = "    ..."  # for the lines that an excerpt does not have
 INJECTED = "# Parameters"  # how the cell begins that papermill puts behind the tagged
 
 
@@ -162,10 +163,29 @@ def _brief(source: str) -> str:
     return re.sub(r"\n{2,}(?=\n\n)|\n+$", "", "\n".join(left))
 
 
+def _excerpt(source: str, above: int) -> str:
+    """Return a signature and the marked lines, with some above them; else dots."""
+    lines = source.splitlines()
+    body = ast.parse(source).body[0].__dict__["body"]  # of a function or class
+    first = body[0].lineno - 1
+    visible = {*range(first)}
+    for number, line in enumerate(lines):
+        if line.endswith(MARK):
+            visible |= {*range(max(first, number - above), number + 1)}
+    text: list[str] = []
+    for number, line in enumerate(lines):
+        if number in visible:
+            text.append(line)
+        elif text[-1] != LEFT_OUT:
+            text.append(LEFT_OUT)
+    return "\n".join(text)
+
+
 def show(
     *functions: Callable[..., Any],
     marks: str | Sequence[str] = (),
     brief: bool = False,
+    above: int | None = None,
 ) -> None:
     """Display the source of functions or classes as it runs, each under its file.
 
@@ -179,14 +199,19 @@ def show(
     marks : str or sequence of str
         Texts of the lines under discussion, such as ``"Eq. (3)"``: an arrow follows
         the statements that they stand in, or begin or end. Tables are not marked.
+    above : int, optional
+        Show the marked lines alone, with so many above each, below the signature; dots
+        stand for the others. By default all lines are shown.
 
     Raises
     ------
     TypeError
         Something without source of its own, such as a built-in or a value.
     ValueError
-        A mark that stands in none of the functions.
+        A mark that stands in none of the functions; ``above`` without marks.
     """
+    if above is not None and not (marks and above >= 0):
+        raise ValueError(f"above: got {above}, expected at least 0, and marks with it")
     texts = [marks] if isinstance(marks, str) else [*marks]
     missing = {*texts}
     blocks = []
@@ -201,6 +226,8 @@ def show(
         if texts:
             source, seen = _marked(source, texts)
             missing -= seen
+        if above is not None:
+            source = _excerpt(source, above)
         blocks.append((_home(function), "\n\n".join([*tables, source])))
     if missing:
         raise ValueError(f"marks: {sorted(missing)} stand in none of the functions")

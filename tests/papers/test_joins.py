@@ -115,7 +115,7 @@ ABSENT: dict[tuple[str, str, str], dict[str, list[dict[str, Any]]]] = {
         "not on the slides": [{"mark": "unavailable"}],
     },
     ("fedhpro", "table3", "mean"): {
-        "the paper does not say which of their parts hyper-prototypes replace": [
+        "the slides do not say which of their parts hyper-prototypes replace": [
             {"method": "fedgmkd"},
             {"method": "fedsa"},
         ],

@@ -28,7 +28,7 @@ from fedlib.core.method import Context
 from fedlib.draw.looks import RC
 from fedlib.draw.plot import bars
 from fedlib.draw.tables import render
-from fedlib.methods import fedmps, fedpa, fedpg
+from fedlib.methods import fedhpro, fedmps, fedpa, fedpg
 from fedlib.rebuild import notebook, our_runs, written
 from fedlib.runs.notes import Note
 from fedlib.runs.results import Result
@@ -152,6 +152,31 @@ def test_show_marks_nothing_else(shown):
     bare = [line.removesuffix(" <--") for line in shown[1].splitlines()]
     assert bare == shown[0].splitlines()
     assert shown[0] != shown[1]
+
+
+def test_show_can_leave_out_what_is_not_marked(shown):
+    """Signature, marked lines and those above them, in order; dots for the rest."""
+    whole = inspect.getsource(fedhpro.class_gradients).splitlines()
+    notebook.show(fedhpro.class_gradients, marks="Eq. (5)", above=2)
+    lines = shown[0].split("```python\n")[1].removesuffix("\n```").splitlines()
+    assert lines[:4] == [*whole[:3], "    ..."]
+    assert whole[2].endswith(":")
+    (place,) = [n for n, line in enumerate(whole) if "# Eq. (5)" in line]
+    assert lines[4:] == [
+        *whole[place - 2 : place],
+        whole[place] + " <--",
+        "    ...",
+    ]
+    notebook.show(fedhpro.mismatch, marks="Eq. (8)", above=99)  # its last line
+    notebook.show(fedhpro.mismatch, marks="Eq. (8)")
+    assert shown[1] == shown[2]
+
+
+@pytest.mark.parametrize("given", [{"above": 1}, {"above": -1, "marks": "Eq. (5)"}])
+def test_show_refuses_an_excerpt_of_nothing(shown, given):
+    with pytest.raises(ValueError, match="^above: got .*, expected at least 0, and"):
+        notebook.show(fedhpro.class_gradients, **given)
+    assert shown == []
 
 
 def test_show_refuses_a_mark_that_stands_nowhere(shown):
