@@ -102,20 +102,22 @@ class Study:
 
         Columns ``last``, ``best``, ``best_round``, ``mean_last5`` by the method's
         own rule; ``client_sd`` is the sd over clients in the best round
-        (ddof 0), NaN where the accuracy is of a test set that they share.
+        (ddof 0), NaN where the accuracy is of a test set that they share. All are NaN
+        where that rule is not evaluated on the run's test data: a personal model on the
+        whole test set.
         """
-        parts = []
+        rows = []
         for result in self.results:
             summary = result.summary()
             own = summary[summary.is_paper_rule].rename(
                 columns={"std_best": "client_sd"}
             )
             own.loc[own["data"] != "clients", "client_sd"] = float("nan")
-            parts.append(own)
-        numbers_there = pd.concat(parts, ignore_index=True)
+            rows.append(next(iter(own.to_dict("records")), {}))
         numbers = ["last", "best", "mean_last5", "client_sd"]
-        numbers_there[numbers] *= 100
-        return self.cells.join(numbers_there[[*numbers, "best_round"]])
+        frame = pd.DataFrame(rows, self.cells.index, [*numbers, "best_round"])
+        frame[numbers] = 100 * frame[numbers].astype(float)
+        return self.cells.join(frame)
 
     def table(
         self, value: str = "best", paper: pd.DataFrame | None = None

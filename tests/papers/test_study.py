@@ -253,6 +253,25 @@ def test_a_table_has_mean_and_sd_over_seeds_beside_the_papers_numbers(fixed):
     assert fixed.table()["paper"].isna().all()
 
 
+def test_a_run_without_its_papers_rule_has_an_empty_row_and_moves_no_other():
+    """The whole test set is for the server's models: Local's and FedPer's have none."""
+    given = {"dataset": "digits", "net": "digits_bn", "rounds": 2, "local_epochs": 1}
+    runs = ["local", "fedavg", "fedper", "moon"]
+    found = study.study("fedhpro", {**given, "seed": 0, "runs": runs})
+    frame = found.frame().set_index("method")
+    assert list(frame.index) == runs
+    numbers = ["last", "best", "mean_last5", "client_sd", "best_round"]
+    assert frame.loc[["local", "fedper"], numbers].isna().all(axis=None)
+    whole = [r.accuracy("global", "head_all", "full") for r in found.results[1::2]]
+    last = [100 * float(accuracy[-1, 0]) for accuracy in whole]
+    assert last[0] != last[1]
+    assert frame.loc[["fedavg", "moon"], "last"].tolist() == pytest.approx(last)
+    table = found.table().set_index("method")
+    assert table["seeds"].to_dict() == {"local": 0, "fedavg": 1, "fedper": 0, "moon": 1}
+    alone = Study("fedhpro", found.cells[:1], found.results[:1])
+    assert alone.table()["mean"].isna().all()
+
+
 def test_points_are_fractions_per_value_and_run(fixed):
     points = fixed.points()
     assert points["accuracy"].tolist() == pytest.approx([0.52, 0.60, 0.72, 0.81])
