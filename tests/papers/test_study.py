@@ -522,6 +522,23 @@ def test_a_lead_under_a_rule_is_taken_seed_by_seed():
     assert beside.leads_of(rows, "nobody", "best", by).empty
 
 
+def test_two_test_sets_of_one_run_are_no_two_seeds():
+    given = {"dataset": "digits", "net": "digits_bn", "rounds": 1, "seed": 0}
+    (result,) = study.study(
+        "fedpa", {**given, "runs": ["fedavg"], "local_steps": 2}
+    ).results
+    assert set(result.summary()["data"]) == {"clients", "pooled"}
+    rows = reports.accuracies([result])
+    assert set(rows["data"]) == {"pooled"}  # which FedPA reports
+    assert not rows.duplicated(["model", "rule"]).any()
+    over = reports.over_seeds(rows, "best", ["dataset", "method", "model", "rule"])
+    assert set(over["seeds"]) == {1}
+    under = reports.under_rules(rows, "best").iloc[0]
+    pooled = 100 * float(result.accuracy("global", "head_all", "pooled")[0, 0])
+    assert under["global/head_all"] == pytest.approx(pooled)
+    assert np.isnan(under["global/head_all sd"])
+
+
 def test_every_method_under_every_rule_has_its_spread():
     found = beside.under_rules(accuracies_of_seeds(), "best").set_index("method")
     assert list(found.index) == ["ours", "other", "alone"]
