@@ -317,7 +317,7 @@ def over_seeds(per_seed: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
 
     Parameters
     ----------
-    each : DataFrame
+    per_seed : DataFrame
         Columns ``by``, ``seed`` and numbers.
     """
     numbers = [c for c in per_seed if c not in {*by, "seed"}]
@@ -337,7 +337,7 @@ def gallery(seen: Reconstructed, count: int) -> tuple[dict, list[int]]:
 
     Parameters
     ----------
-    each : int
+    count : int
         Generated pictures of a class.
 
     Returns
