@@ -201,6 +201,11 @@ class Result:
         return pd.DataFrame({n: v.numpy() for n, v in columns.items()}, index=index)
 
 
+def sent_bytes(floats: float, ints: float) -> float:
+    """Return the size of what is sent: a float has four bytes, an integer eight."""
+    return 4 * floats + 8 * ints
+
+
 def measured(result: Result) -> dict[str, Any] | None:
     """Return what a run reached by its paper's rule, as JSON holds it, in percent.
 
