@@ -495,6 +495,22 @@ def test_leads_over_a_method_are_taken_seed_by_seed():
         beside.leads_over(pd.concat([rows, rows]), "other", "best")
 
 
+def test_all_numbers_of_runs_have_means_and_sds_over_seeds():
+    """A control has no n; of one number a seed is missing, and an sd needs two."""
+    columns = ["attack", "n", "seed", "psnr", "top1"]
+    rows = [("decoder", 1, 0, 1.0, 5.0), ("decoder", 1, 1, 3.0, np.nan)]
+    rows += [("control", None, 0, 7.0, 8.0)]
+    frame = pd.DataFrame(rows, columns=columns).astype({"n": "Int64"})
+    table = beside.means_over_seeds(frame, ["attack", "n"])
+    wanted = ["attack", "n", "psnr", "psnr_sd", "top1", "top1_sd", "seeds"]
+    assert list(table) == wanted
+    decoder, control = table.to_dict("records")
+    assert (decoder["attack"], decoder["n"], decoder["seeds"]) == ("decoder", 1, 2)
+    assert (decoder["psnr"], decoder["psnr_sd"]) == (2, pytest.approx(2**0.5))
+    assert (decoder["top1"], control["psnr"], control["seeds"]) == (5, 7, 1)
+    assert np.isnan([decoder["top1_sd"], control["psnr_sd"]]).all()
+
+
 def accuracies_of_seeds() -> pd.DataFrame:
     """Return rows as from ``accuracies``: the second seed is hard for both methods."""
     columns = ["dataset", "method", "seed", "model", "rule", "best"]
