@@ -181,8 +181,9 @@ class Study:
     def per_domain(self, paper: pd.DataFrame) -> pd.DataFrame:
         """Return a table with a block per domain, and one of the domains' average.
 
-        Domains are read in the best round of their average. A data set without domains
-        has its average alone, which is what its accuracy is.
+        Domains are read in the best round of their average, and the last one, of those
+        in which the method's own rule was evaluated. A data set without domains has its
+        average alone, which is what its accuracy is.
 
         Parameters
         ----------
@@ -200,7 +201,7 @@ class Study:
             self.cells.to_dict("records"), self.results, strict=True
         ):
             test, groups = result.spec.test, facts(cell["dataset"]).groups
-            per_client = 100 * result.accuracy(*result.paper_rule, test)
+            per_client = 100 * result.evaluations(*result.paper_rule, test)[1]
             average = per_client.nanmean(1)
             by_domain = {"average": average}
             if test == "groups" and groups:

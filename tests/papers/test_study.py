@@ -6,12 +6,14 @@ import pytest
 import torch
 
 from fedlib import papers
+from fedlib.core.log import Log
 from fedlib.draw import panels as plot_study
 from fedlib.papers import study
 from fedlib.papers.placing import labelled, parsed, placed
 from fedlib.papers.study import Study, grid
 from fedlib.rebuild import artefacts
 from fedlib.runs import address, beside, features, pacing, reports, runner
+from fedlib.runs.results import Result
 from fedlib.runs.spec import SettingError
 
 P = {
@@ -22,6 +24,7 @@ P = {
     "seeds": [0, 1],
     "generator_steps": 2,
 }
+NEAREST = {"dataset": "digits", "runs": ["fedproto"], "seed": 0}
 
 
 def test_a_runs_text_names_method_variant_and_switches():
@@ -440,6 +443,33 @@ def test_without_domains_there_is_their_average_alone(monkeypatch, tmp_path):
     for name in ("mean", "sd", "gap", "last"):
         assert row[name] == pytest.approx(whole[name])
     assert {*found.marked_per_domain["values"]} <= {*table}
+
+
+@pytest.mark.parametrize(
+    ("right", "best", "last"),
+    [
+        ([[-1, -1], [9, 9], [5, 5]], 90, 50),
+        ([[3, 5], [9, 9], [-1, -1]], 90, 90),
+        ([[-1, -1]] * 3, np.nan, np.nan),
+    ],
+)
+def test_a_round_that_cannot_be_evaluated_is_no_best_and_no_last(right, best, last):
+    """-1: no class of the client's has a prototype."""
+    spec = papers.fedmps("digits", "fedproto", clients=2, rounds=3)
+    log = Log(
+        cohort=torch.tensor([[0, 1]] * 3),
+        evaluated=torch.tensor([1, 2, 3]),
+        samples=torch.full((3, 2), 10),
+        accuracy={"personal/nearest_own": torch.tensor(right)},
+    )
+    found = Study("fedmps", grid("fedmps", NEAREST).cells, [Result(spec, "key", log)])
+    paper = {"dataset": ["digits"], "domain": "average", "method": "fedproto"}
+    table = found.per_domain(pd.DataFrame(paper).assign(mean=1.0))
+    for rows in (table, found.table()):
+        (row,) = rows.to_dict("records")
+        numbers = [row["mean"], row["last"]]
+        assert numbers == pytest.approx([best, last], nan_ok=True)
+        assert row["seeds"] == (not np.isnan(best))
 
 
 def test_how_the_released_log_ends():
