@@ -108,20 +108,22 @@ class Study:
 
         Columns ``last``, ``best``, ``best_round``, ``mean_last5`` by the method's
         own rule; ``client_sd`` is the sd over clients in the best round
-        (ddof 0), NaN where the accuracy is of a test set that they share.
+        (ddof 0), NaN where the accuracy is of a test set that they share. All are NaN
+        where that rule is not evaluated on the run's test data: a personal model on the
+        whole test set.
         """
-        parts = []
+        rows = []
         for result in self.results:
             summary = result.summary()
             own = summary[summary.is_paper_rule].rename(
                 columns={"std_best": "client_sd"}
             )
             own.loc[own["data"] != "clients", "client_sd"] = float("nan")
-            parts.append(own)
-        numbers_there = pd.concat(parts, ignore_index=True)
+            rows.append(next(iter(own.to_dict("records")), {}))
         numbers = ["last", "best", "mean_last5", "client_sd"]
-        numbers_there[numbers] *= 100
-        return self.cells.join(numbers_there[[*numbers, "best_round"]])
+        frame = pd.DataFrame(rows, self.cells.index, [*numbers, "best_round"])
+        frame[numbers] = 100 * frame[numbers].astype(float)
+        return self.cells.join(frame)
 
     def table(
         self, value: str = "best", paper: pd.DataFrame | None = None
@@ -185,8 +187,9 @@ class Study:
     def per_domain(self, paper: pd.DataFrame) -> pd.DataFrame:
         """Return a table with a block per domain, and one of the domains' average.
 
-        Domains are read in the best round of their average. A data set without domains
-        has its average alone, which is what its accuracy is.
+        Domains are read in the best round of their average, and the last one, of those
+        in which the method's own rule was evaluated. A data set without domains has its
+        average alone, which is what its accuracy is.
 
         Parameters
         ----------
@@ -204,7 +207,7 @@ class Study:
             self.cells.to_dict("records"), self.results, strict=True
         ):
             test, groups = result.spec.test, facts(cell["dataset"]).groups
-            per_client = 100 * result.accuracy(*result.paper_rule, test)
+            per_client = 100 * result.evaluations(*result.paper_rule, test)[1]
             average = per_client.nanmean(1)
             by_domain = {"average": average}
             if test == "groups" and groups:

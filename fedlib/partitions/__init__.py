@@ -1,7 +1,7 @@
 """Partitions: which samples each client trains and is tested on.
 
-Each scheme has a file in ``fedlib/schemes``: frozen settings beside the plain function
-that draws it, whose arguments are the settings' fields. ``draw`` takes any of them.
+A scheme is frozen settings beside the plain function that draws it, whose arguments are
+the settings' fields; schemes of one kind share a file. ``draw`` takes any of them.
 Where a paper's released program has fingerprints (``nway_kshot``, ``capped_dirichlet``,
 ``nid1``) the draws follow it with the generators that it uses. All other schemes have
 generators of their own, named by seed and scheme.

@@ -30,6 +30,31 @@ def over_seeds(
     return pd.DataFrame(rows)
 
 
+def means_over_seeds(runs: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """Return mean and sd of all numbers over seeds, in the order given.
+
+    Parameters
+    ----------
+    runs : DataFrame
+        Columns ``by``, ``seed`` and numbers, of which some may be missing.
+    by : list of str
+        What is told apart; a missing value is one of its own.
+
+    Returns
+    -------
+    DataFrame
+        ``by``, then each number with its sd (``psnr``, ``psnr_sd``; ddof 1, NaN for one
+        seed), seeds.
+    """
+    grouped = runs.groupby(list(by), sort=False, dropna=False)
+    columns: dict[str, pd.Series] = {}
+    for name in (c for c in runs if c not in {*by, "seed"}):
+        columns[name] = grouped[name].mean()
+        columns[f"{name}_sd"] = grouped[name].std()
+    columns["seeds"] = grouped["seed"].nunique()
+    return pd.DataFrame(columns).reset_index()
+
+
 def against(runs: pd.DataFrame, method: str, value: str) -> pd.DataFrame:
     """Compare every method with one, per data set.
 

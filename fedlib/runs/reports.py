@@ -16,6 +16,7 @@ from fedlib.runs.beside import (
     leads,
     leads_of,
     leads_over,
+    means_over_seeds,
     nearest_rule,
     over_seeds,
     reference,
@@ -51,6 +52,7 @@ __all__ = [
     "log_panels",
     "logged_title",
     "logs",
+    "means_over_seeds",
     "message_fields",
     "nearest_rule",
     "over_seeds",
@@ -71,7 +73,10 @@ SDS = {name: f"{name}_sd" for name in READOUTS}
 def accuracies(results: Sequence[Result], shared_rounds: bool = False) -> pd.DataFrame:
     """Return one row per run, model and rule, in percent.
 
-    Columns: dataset, method (as ``label`` says it), seed, model, rule, last, best,
+    On the test data that the spec reports, as ``readouts``: two sets of a run are no
+    two seeds. Models that are not evaluated on it have no row.
+
+    Columns dataset, method (as ``label`` says it), seed, model, rule, data, last, best,
     best_round, mean_last5, is_paper_rule. ``best`` is the best round by mean test
     accuracy, a selection on the test set. It grows with the number of rounds to choose
     from, and methods do not evaluate all rules equally often (``all_rules_every``):
@@ -89,7 +94,8 @@ def accuracies(results: Sequence[Result], shared_rounds: bool = False) -> pd.Dat
         summary[numbers] *= 100
         head = {"dataset": spec.dataset, "method": name, "seed": spec.seed}
         columns = ["model", "rule", "data", *numbers, "best_round", "is_paper_rule"]
-        parts.append(summary[columns].assign(**head))
+        reported = summary[summary["data"] == spec.test]
+        parts.append(reported[columns].assign(**head))
     frame = pd.concat(parts, ignore_index=True)
     first = ["dataset", "method", "seed"]
     return frame[[*first, *(c for c in frame if c not in first)]]

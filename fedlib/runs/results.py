@@ -89,6 +89,36 @@ class Result:
             samples = samples.sum(1, keepdim=True)
         return torch.where(samples > 0, right / samples, float("nan"))
 
+    def evaluations(
+        self,
+        model: str,
+        rule: str,
+        data: TestData = "clients",
+        rounds: Container[int] | None = None,
+    ) -> tuple[list[int | None], Tensor]:
+        """Return the rounds in which a rule was evaluated, and its accuracy in them.
+
+        Parameters
+        ----------
+        model, rule, data
+            As for ``accuracy``.
+        rounds : set of int, optional
+            Those that count; by default all.
+
+        Returns
+        -------
+        list
+            Rounds, from 1. Where there are none, None stands for one of NaN alone.
+        Tensor
+            As from ``accuracy``, a row per round of the list.
+        """
+        wanted = torch.tensor([rounds is None or r in rounds for r in self.evaluated])
+        accuracy = self.accuracy(model, rule, data)
+        seen = ~accuracy.isnan().all(1) & wanted
+        if not seen.any():
+            return [None], accuracy.new_full((1, accuracy.shape[1]), float("nan"))
+        return self.log.evaluated[seen].tolist(), accuracy[seen]
+
     def summary(self, rounds: Container[int] | None = None) -> pd.DataFrame:
         """Return last, best and mean of the last five rounds for every readout.
 
@@ -118,15 +148,9 @@ class Result:
             pairs.append((model, rule, "full"))
             if test == "groups":
                 pairs.append((model, rule, "groups"))
-        wanted = torch.tensor([rounds is None or r in rounds for r in self.evaluated])
         for model, rule, data in pairs:
-            per_client = self.accuracy(model, rule, data)
-            seen = ~per_client.isnan().all(1) & wanted
-            per_client, evaluated = per_client[seen], self.log.evaluated[seen].tolist()
+            evaluated, per_client = self.evaluations(model, rule, data, rounds)
             mean = per_client.nanmean(1)
-            if not len(per_client):
-                per_client, evaluated = torch.full((1, 1), float("nan")), [None]
-                mean = per_client[:, 0]
             best = int(mean.argmax())
             some = data == "clients" and self._of_participants(model)
             rows.append(
@@ -199,6 +223,11 @@ class Result:
         }
         index = pd.RangeIndex(1, len(self.log.cohort) + 1, name="round")
         return pd.DataFrame({n: v.numpy() for n, v in columns.items()}, index=index)
+
+
+def sent_bytes(floats: float, ints: float) -> float:
+    """Return the size of what is sent: a float has four bytes, an integer eight."""
+    return 4 * floats + 8 * ints
 
 
 def measured(result: Result) -> dict[str, Any] | None:

@@ -1,6 +1,5 @@
 """What FedPA gives away: histograms by hand, hand-placed embeddings, a few steps."""
 
-import pandas as pd
 import pytest
 import torch
 
@@ -79,10 +78,3 @@ def test_attack_shows_what_travels_and_learns(final):
     assert all(
         len(x) == len(known) for group in groups.values() for x in group.values()
     )
-
-
-def test_mean_and_sd_over_seeds():
-    each = pd.DataFrame({"kind": "a", "seed": [0, 1], "tv": [1.0, 3.0]})
-    row = leak.over_seeds(each, ["kind"]).iloc[0]
-    assert (row["tv"], row["seeds"]) == (2.0, 2)
-    assert row["tv_sd"] == pytest.approx(2**0.5)

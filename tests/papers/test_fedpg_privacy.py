@@ -214,7 +214,7 @@ def alike(value: float) -> privacy.Attack:
 
 
 def test_tables_are_over_seeds():
-    cells = pd.DataFrame({"value": ["a", "a", "a"], "method": ["m", "m", "q"]})
+    cells = pd.DataFrame({"value": "a", "method": ["m", "m", "q"], "seed": [0, 1, 0]})
     whole = SimpleNamespace(cells=cells)
     attacks = [alike(v) for v in (2.0, 4.0, 7.0)]
     table = tables.alike(whole, attacks)

@@ -6,12 +6,14 @@ import pytest
 import torch
 
 from fedlib import papers
+from fedlib.core.log import Log
 from fedlib.draw import panels as plot_study
 from fedlib.papers import study
 from fedlib.papers.placing import labelled, parsed, placed
 from fedlib.papers.study import Study, grid
 from fedlib.rebuild import artefacts
 from fedlib.runs import address, beside, features, pacing, reports, runner
+from fedlib.runs.results import Result
 from fedlib.runs.spec import SettingError
 
 P = {
@@ -22,6 +24,7 @@ P = {
     "seeds": [0, 1],
     "generator_steps": 2,
 }
+NEAREST = {"dataset": "digits", "runs": ["fedproto"], "seed": 0}
 
 
 def test_a_runs_text_names_method_variant_and_switches():
@@ -253,6 +256,25 @@ def test_a_table_has_mean_and_sd_over_seeds_beside_the_papers_numbers(fixed):
     assert fixed.table()["paper"].isna().all()
 
 
+def test_a_run_without_its_papers_rule_has_an_empty_row_and_moves_no_other():
+    """The whole test set is for the server's models: Local's and FedPer's have none."""
+    given = {"dataset": "digits", "net": "digits_bn", "rounds": 2, "local_epochs": 1}
+    runs = ["local", "fedavg", "fedper", "moon"]
+    found = study.study("fedhpro", {**given, "seed": 0, "runs": runs})
+    frame = found.frame().set_index("method")
+    assert list(frame.index) == runs
+    numbers = ["last", "best", "mean_last5", "client_sd", "best_round"]
+    assert frame.loc[["local", "fedper"], numbers].isna().all(axis=None)
+    whole = [r.accuracy("global", "head_all", "full") for r in found.results[1::2]]
+    last = [100 * float(accuracy[-1, 0]) for accuracy in whole]
+    assert last[0] != last[1]
+    assert frame.loc[["fedavg", "moon"], "last"].tolist() == pytest.approx(last)
+    table = found.table().set_index("method")
+    assert table["seeds"].to_dict() == {"local": 0, "fedavg": 1, "fedper": 0, "moon": 1}
+    alone = Study("fedhpro", found.cells[:1], found.results[:1])
+    assert alone.table()["mean"].isna().all()
+
+
 def test_points_are_fractions_per_value_and_run(fixed):
     points = fixed.points()
     assert points["accuracy"].tolist() == pytest.approx([0.52, 0.60, 0.72, 0.81])
@@ -423,6 +445,33 @@ def test_without_domains_there_is_their_average_alone(monkeypatch, tmp_path):
     assert {*found.marked_per_domain["values"]} <= {*table}
 
 
+@pytest.mark.parametrize(
+    ("right", "best", "last"),
+    [
+        ([[-1, -1], [9, 9], [5, 5]], 90, 50),
+        ([[3, 5], [9, 9], [-1, -1]], 90, 90),
+        ([[-1, -1]] * 3, np.nan, np.nan),
+    ],
+)
+def test_a_round_that_cannot_be_evaluated_is_no_best_and_no_last(right, best, last):
+    """-1: no class of the client's has a prototype."""
+    spec = papers.fedmps("digits", "fedproto", clients=2, rounds=3)
+    log = Log(
+        cohort=torch.tensor([[0, 1]] * 3),
+        evaluated=torch.tensor([1, 2, 3]),
+        samples=torch.full((3, 2), 10),
+        accuracy={"personal/nearest_own": torch.tensor(right)},
+    )
+    found = Study("fedmps", grid("fedmps", NEAREST).cells, [Result(spec, "key", log)])
+    paper = {"dataset": ["digits"], "domain": "average", "method": "fedproto"}
+    table = found.per_domain(pd.DataFrame(paper).assign(mean=1.0))
+    for rows in (table, found.table()):
+        (row,) = rows.to_dict("records")
+        numbers = [row["mean"], row["last"]]
+        assert numbers == pytest.approx([best, last], nan_ok=True)
+        assert row["seeds"] == (not np.isnan(best))
+
+
 def test_how_the_released_log_ends():
     log = beside.reference("fedhpro", "log")
     log = log.assign(panel="", accuracy=log["mean"] / 100)
@@ -476,6 +525,22 @@ def test_leads_over_a_method_are_taken_seed_by_seed():
         beside.leads_over(pd.concat([rows, rows]), "other", "best")
 
 
+def test_all_numbers_of_runs_have_means_and_sds_over_seeds():
+    """A control has no n; of one number a seed is missing, and an sd needs two."""
+    columns = ["attack", "n", "seed", "psnr", "top1"]
+    rows = [("decoder", 1, 0, 1.0, 5.0), ("decoder", 1, 1, 3.0, np.nan)]
+    rows += [("control", None, 0, 7.0, 8.0)]
+    frame = pd.DataFrame(rows, columns=columns).astype({"n": "Int64"})
+    table = beside.means_over_seeds(frame, ["attack", "n"])
+    wanted = ["attack", "n", "psnr", "psnr_sd", "top1", "top1_sd", "seeds"]
+    assert list(table) == wanted
+    decoder, control = table.to_dict("records")
+    assert (decoder["attack"], decoder["n"], decoder["seeds"]) == ("decoder", 1, 2)
+    assert (decoder["psnr"], decoder["psnr_sd"]) == (2, pytest.approx(2**0.5))
+    assert (decoder["top1"], control["psnr"], control["seeds"]) == (5, 7, 1)
+    assert np.isnan([decoder["top1_sd"], control["psnr_sd"]]).all()
+
+
 def accuracies_of_seeds() -> pd.DataFrame:
     """Return rows as from ``accuracies``: the second seed is hard for both methods."""
     columns = ["dataset", "method", "seed", "model", "rule", "best"]
@@ -501,6 +566,23 @@ def test_a_lead_under_a_rule_is_taken_seed_by_seed():
         "seeds": 2,
     }
     assert beside.leads_of(rows, "nobody", "best", by).empty
+
+
+def test_two_test_sets_of_one_run_are_no_two_seeds():
+    given = {"dataset": "digits", "net": "digits_bn", "rounds": 1, "seed": 0}
+    (result,) = study.study(
+        "fedpa", {**given, "runs": ["fedavg"], "local_steps": 2}
+    ).results
+    assert set(result.summary()["data"]) == {"clients", "pooled"}
+    rows = reports.accuracies([result])
+    assert set(rows["data"]) == {"pooled"}  # which FedPA reports
+    assert not rows.duplicated(["model", "rule"]).any()
+    over = reports.over_seeds(rows, "best", ["dataset", "method", "model", "rule"])
+    assert set(over["seeds"]) == {1}
+    under = reports.under_rules(rows, "best").iloc[0]
+    pooled = 100 * float(result.accuracy("global", "head_all", "pooled")[0, 0])
+    assert under["global/head_all"] == pytest.approx(pooled)
+    assert np.isnan(under["global/head_all sd"])
 
 
 def test_every_method_under_every_rule_has_its_spread():

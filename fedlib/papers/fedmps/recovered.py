@@ -10,6 +10,7 @@ from fedlib.attacks.image_metrics import likeness
 from fedlib.core.rng import generator
 from fedlib.papers.fedmps.attacks import FEATURES, Recovered
 from fedlib.papers.fedmps.victim import Images, Victim, class_means
+from fedlib.runs.beside import means_over_seeds
 
 TITLES = {
     "A": "A: prototypes, hijack",
@@ -90,11 +91,8 @@ def summary(per_seed: pd.DataFrame) -> pd.DataFrame:
     """Return mean and sd (ddof 1) of ``scores`` over seeds, and how many there are."""
     keys = ["variant", "features", "against"]
     numbers = ["psnr", "ssim", "mse", "identified"]
-    grouped = per_seed.groupby(keys, sort=False)
-    mean = grouped[numbers].mean()
-    spread = grouped[numbers].std().add_suffix("_sd")
-    seeds = grouped["seed"].nunique().rename("seeds")
-    return mean.join(spread).join(seeds).reset_index()
+    sds = [f"{name}_sd" for name in numbers]
+    return means_over_seeds(per_seed, keys)[[*keys, *numbers, *sds, "seeds"]]
 
 
 def gallery(

@@ -8,10 +8,8 @@ import pandas as pd
 
 from fedlib.methods import fedpa
 from fedlib.runs.federation import federation
-from fedlib.runs.results import Result
+from fedlib.runs.results import Result, sent_bytes
 from fedlib.runs.spec import Spec
-
-FLOAT_BYTES, INT_BYTES = 4, 8
 
 
 class Lengths(NamedTuple):
@@ -92,7 +90,7 @@ def fields(results: Sequence[Result], number: int = 2) -> pd.DataFrame:
     DataFrame
         method, direction, field, formula and ``by_formula``, floats if all classes are
         present; floats and ints as counted in the messages, a mean over the cohort;
-        bytes (a float has four, an integer eight).
+        bytes (``sent_bytes``).
     """
     rows, n = [], lengths(results[-1].spec)
     for result in results:
@@ -114,7 +112,7 @@ def fields(results: Sequence[Result], number: int = 2) -> pd.DataFrame:
                     "by_formula": count(n) if count else 0,
                     "floats": floats,
                     "ints": ints,
-                    "bytes": FLOAT_BYTES * floats + INT_BYTES * ints,
+                    "bytes": sent_bytes(floats, ints),
                 }
             )
     return pd.DataFrame(rows)

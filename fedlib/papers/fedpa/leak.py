@@ -5,7 +5,6 @@ to learn a client's class histogram, since the method sends it. The generator is
 by the server on the clients' heads and prototypes, and is sent to every client.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -312,23 +311,6 @@ def scores(final: Final, seen: Reconstructed) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def over_seeds(per_seed: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """Return mean and sd (ddof 1, empty for one) over runs, and how many there are.
-
-    Parameters
-    ----------
-    each : DataFrame
-        Columns ``by``, ``seed`` and numbers.
-    """
-    numbers = [c for c in per_seed if c not in {*by, "seed"}]
-    grouped = per_seed.groupby(list(by), sort=False)
-    mean = grouped[numbers].mean()
-    sd = grouped[numbers].std().add_suffix("_sd")
-    columns = [c for n in numbers for c in (n, f"{n}_sd")]
-    seeds = grouped["seed"].nunique().rename("seeds")
-    return mean.join(sd)[columns].join(seeds).reset_index()
-
-
 def gallery(seen: Reconstructed, count: int) -> tuple[dict, list[int]]:
     """Return a row of pictures per class, as ``reconstructions.grid`` takes them.
 
@@ -337,7 +319,7 @@ def gallery(seen: Reconstructed, count: int) -> tuple[dict, list[int]]:
 
     Parameters
     ----------
-    each : int
+    count : int
         Generated pictures of a class.
 
     Returns

@@ -9,6 +9,7 @@ from fedlib import registry
 from fedlib.papers.fedpg.membership import by_chance
 from fedlib.papers.fedpg.privacy import CONTROLS, Attack
 from fedlib.papers.study import Study
+from fedlib.runs.beside import means_over_seeds
 from fedlib.runs.federation import federation
 
 AXIS = "Features in the average"
@@ -25,20 +26,10 @@ def _over_seeds(
     study: Study, parts: Sequence[pd.DataFrame], keys: list[str]
 ) -> pd.DataFrame:
     """Return mean and sd over seeds of each number, by net and method."""
-    cells = study.cells[["value", "method"]].itertuples(index=False)
-    frames = [
-        part.assign(net=net, method=method)
-        for part, (net, method) in zip(parts, cells, strict=True)
-    ]
-    rows = pd.concat(frames, ignore_index=True)
-    keys = ["net", "method", *keys]
-    grouped = rows.groupby(keys, sort=False, dropna=False)
-    columns: dict[str, pd.Series] = {}
-    for name in (c for c in rows if c not in keys):
-        columns[name] = grouped[name].mean()
-        columns[f"{name}_sd"] = grouped[name].std()
-    columns["seeds"] = grouped.size()
-    return pd.DataFrame(columns).reset_index()
+    cells = study.cells[["value", "method", "seed"]].rename(columns={"value": "net"})
+    of_runs = zip(parts, cells.to_dict("records"), strict=True)
+    rows = pd.concat([part.assign(**cell) for part, cell in of_runs], ignore_index=True)
+    return means_over_seeds(rows, ["net", "method", *keys])
 
 
 def alike(study: Study, attacks: Sequence[Attack]) -> pd.DataFrame:

@@ -119,7 +119,7 @@ def settings(paper: str, method: str, theirs: pd.DataFrame) -> pd.DataFrame:
 
     Parameters
     ----------
-    printed : DataFrame
+    theirs : DataFrame
         dataset, setting, value and mark, as ``reports.reference`` returns them.
 
     Returns

@@ -16,7 +16,7 @@ import pandas as pd
 from fedlib import registry
 from fedlib.core.training import Training
 from fedlib.partitions import LDA, NID1, CappedDirichlet, NwayKshot, Scheme, TwoClass
-from fedlib.runs.results import Result
+from fedlib.runs.results import Result, sent_bytes
 from fedlib.runs.spec import Spec, refuse_unknown
 
 # scheme -> its name in tables and figures, and who uses it
@@ -174,7 +174,7 @@ def megabytes(result: Result) -> float:
     Floats count four bytes, integers eight.
     """
     floats, ints = result.payload()[["floats", "ints"]].sum().tolist()
-    total = 4 * floats + 8 * ints
+    total = sent_bytes(floats, ints)
     return total / result.spec.clients / 1e6
 
 

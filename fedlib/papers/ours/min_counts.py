@@ -10,7 +10,7 @@ from fedlib.core.method import cohort_size
 from fedlib.data import load
 from fedlib.papers.ours import leaderboard
 from fedlib.runs.federation import partition_of
-from fedlib.runs.results import Result
+from fedlib.runs.results import Result, sent_bytes
 from fedlib.runs.spec import Spec, refuse_unknown
 
 
@@ -48,7 +48,7 @@ def kilobytes(result: Result) -> float:
     sent = result.payload()
     fields = registry.method(spec.method).per_class
     sent = sent[(sent["direction"] == "up") & sent["field"].isin(fields)]
-    total = 4 * sent["floats"].sum() + 8 * sent["ints"].sum()
+    total = sent_bytes(sent["floats"].sum(), sent["ints"].sum())
     cohort = cohort_size(spec.participation, spec.clients)
     return float(total) / cohort / spec.rounds / 1e3
 
