@@ -105,14 +105,15 @@ def leads(claims: Sequence[Claim], preset: str) -> pd.DataFrame:
         said = f"{names[0]} over {names[1]}: {claim.setting}"
         for reading in claim.readings:
             path = figures_dir() / preset / f"{reading.file}.csv"
-            ours = _rows(pd.read_csv(path), reading.row) if path.exists() else []
-            if len(ours) > 1:
+            table = pd.read_csv(path) if path.exists() else None
+            ours = None if table is None else _rows(table, reading.row)
+            if ours is not None and len(ours) > 1:
                 raise ValueError(
                     f"{reading.file}: {dict(reading.row)}: got {len(ours)} rows, "
                     "expected one"
                 )
             row = {"claim": said, "reading": reading.said, "printed": printed(claim)}
-            if len(ours):
+            if ours is not None and len(ours):
                 row |= ours.iloc[0][["mean", "sd", "ahead", "seeds"]].to_dict()
             rows.append(row | {"reduced": reading.reduced})
     return pd.DataFrame(rows, columns=COLUMNS)
@@ -175,21 +176,27 @@ def board(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         _beside(ax, y, _told(row))
         colour = VERDICTS[verdict(row)]
         face = "white" if row["reduced"] else colour
-        look = {"fmt": "o", "color": colour, "mfc": face, "capsize": 2}
-        ax.errorbar(row["mean"], y, xerr=np.nan_to_num(row["sd"]), **look)
+        sd = np.nan_to_num(row["sd"])
+        look: dict[str, Any] = {"fmt": "o", "color": colour, "mfc": face, "capsize": 2}
+        ax.errorbar(row["mean"], y, xerr=sd, **look)
     ax.set_yticks([*at], [row["reading"] for row in at.values()])
     ax.set_yticks(*zip(*heads, strict=True), minor=True, weight="bold")
     ax.set(ylim=(top - GAP - 0.4, -0.6), xlabel="Lead (points of accuracy)")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.grid(axis="x")
     ax.tick_params(axis="y", which="both", length=0, labelsize=7)
-    look = {"linestyle": "", "marker": "o"}
-    handles = [Line2D([], [], linestyle=":", marker="d", color=BLACK, label="printed")]
-    handles += [Line2D([], [], color=c, label=v, **look) for v, c in VERDICTS.items()]
-    hollow = {"mfc": "white", "color": GREY, "label": "smaller budget, not judged"}
-    handles.append(Line2D([], [], **look, **hollow))
-    fig.legend(handles=handles, loc="outside lower center", ncols=3)
+    fig.legend(handles=_legend(), loc="outside lower center", ncols=3)
     return fig, table
+
+
+def _legend() -> list[Line2D]:
+    """Return what marks mean."""
+    look: dict[str, Any] = {"linestyle": "", "marker": "o"}
+    printed = Line2D([], [], linestyle=":", marker="d", color=BLACK, label="printed")
+    ours = [Line2D([], [], color=c, label=said, **look) for said, c in VERDICTS.items()]
+    hollow: dict[str, Any] = look | {"mfc": "white"}
+    hollow["label"] = "smaller budget, not judged"
+    return [printed, *ours, Line2D([], [], color=GREY, **hollow)]
 
 
 def _beside(ax: Axes, y: float, text: str, **look: Any) -> None:

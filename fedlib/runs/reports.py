@@ -80,7 +80,8 @@ def accuracies(results: Sequence[Result], shared_rounds: bool = False) -> pd.Dat
     best_round, mean_last5, is_paper_rule. ``best`` is the best round by mean test
     accuracy, a selection on the test set. It grows with the number of rounds to choose
     from, and methods do not evaluate all rules equally often (``all_rules_every``):
-    ``shared_rounds`` takes those in which all runs of a data set evaluated all rules.
+    ``shared_rounds`` takes those in which all runs of a data set evaluated all rules,
+    or all where there is none.
     """
     parts = []
     rounds: dict[str, set[int]] = {}
@@ -89,7 +90,7 @@ def accuracies(results: Sequence[Result], shared_rounds: bool = False) -> pd.Dat
         rounds[dataset] = rounds.get(dataset, there) & there
     for result, name in zip(results, labels(results), strict=True):
         spec = result.spec
-        summary = result.summary(rounds.get(spec.dataset))
+        summary = result.summary(rounds.get(spec.dataset) or None)
         numbers = ["last", "best", "mean_last5"]
         summary[numbers] *= 100
         head = {"dataset": spec.dataset, "method": name, "seed": spec.seed}
