@@ -74,6 +74,19 @@ def test_no_methods_means_all_and_servers_keep_to_the_budget():
     assert units == ["fedmps", "fedmps"]  # as printed and as released
 
 
+def test_the_budget_names_every_setting_that_is_cut():
+    words = leaderboard.budget(GRID)
+    assert words == "2 rounds, generator_steps and hyper_steps at most 10 per round"
+    specs = leaderboard.specs(GRID | {"methods": [], "partitions": ["two_class"]})
+    cut = set()
+    for spec in specs:
+        variant = {k: v for k, v in spec.hp.items() if k == "variant"}
+        full = registry.method(spec.method).hp(**variant).model_dump()
+        cut |= {k for k, v in spec.hp.items() if v != full[k]}
+    # GFPL's exchanges are spread over the rounds that there are
+    assert cut - {"first_exchange", "exchange_every"} == set(leaderboard.SERVER_STEPS)
+
+
 def test_released_variants_have_rows_of_their_own():
     """Behind their methods, at the same budget, with all released switches."""
     specs = leaderboard.specs(GRID | {"methods": [], "partitions": ["two_class"]})

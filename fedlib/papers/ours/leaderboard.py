@@ -67,7 +67,9 @@ SETTINGS = {
 
 # FedMPS is made for unit embeddings and diverges without them.
 EMBEDDINGS = {"fedmps": "unit"}
-# What servers do many costly steps of, by the name of the setting.
+# The settings that a budget cuts: of generators (FedGen, FedPA, FedPG) and of FedHPro's
+# hyper-prototypes. What else a server does, as FedTGP's and FedMPS's ``server_epochs``,
+# stays at its default.
 SERVER_STEPS = ("generator_steps", "hyper_steps")
 # What its runs are told.
 PARAMETERS = {
@@ -104,8 +106,14 @@ def method_of(name: str) -> str:
     return titles.get(name, name)
 
 
+def budget(p: Mapping[str, Any]) -> str:
+    """Return in words what ``specs`` cuts: the rounds, and ``SERVER_STEPS``."""
+    cut = " and ".join(SERVER_STEPS)
+    return f"{p['rounds']} rounds, {cut} at most {p['server_steps']} per round"
+
+
 def _hp(method: str, variant: str, p: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a method's defaults, its server's work cut to the budget."""
+    """Return a method's defaults, ``SERVER_STEPS`` cut to the budget."""
     fields = registry.method(method).hp.model_fields
     hp: dict[str, Any] = {"variant": variant} if variant else {}
     full = registry.method(method).hp(**hp)
@@ -128,7 +136,7 @@ def specs(p: Mapping[str, Any]) -> list[Spec]:
     p : mapping
         ``dataset``, ``methods`` (some of ``entries()``; empty: all), ``partitions``
         (keys of ``PARTITIONS``), ``clients``, ``rounds``, ``server_steps`` (upper limit
-        per round) and ``seeds``.
+        of ``SERVER_STEPS``) and ``seeds``.
 
     Raises
     ------
