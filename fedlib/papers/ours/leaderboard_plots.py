@@ -162,6 +162,9 @@ def _label(ax: Axes, frame: pd.DataFrame) -> None:
             heights = _beside(wanted, gap, low + gap / 2, high - gap / 2, line)
             edge = part["megabytes"].max() * 1.16
             edge = edge if right else part["megabytes"].min() / 1.16
+            # leaders begin at the names' near edge, so that they cross no other name
+            arrow = {"arrowstyle": "-", "color": "0.75", "linewidth": 0.4}
+            arrow |= {"relpos": (0 if right else 1, 0.5)}
             across = np.log10(half["megabytes"].to_numpy(float))
             heights = _uncrossed(across, wanted, np.log10(edge), heights)
             for row, height in zip(half.to_dict("records"), heights, strict=True):
@@ -173,7 +176,7 @@ def _label(ax: Axes, frame: pd.DataFrame) -> None:
                     fontweight=_weight(row["method"]),
                     ha="left" if right else "right",
                     va="center",
-                    arrowprops={"arrowstyle": "-", "color": "0.75", "linewidth": 0.4},
+                    arrowprops=arrow,
                 )
 
 
