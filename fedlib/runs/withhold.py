@@ -1,9 +1,11 @@
 """Clients keep back what few of their samples made: ``Spec.min_count``.
 
 A class's record of a single sample is that sample: its embedding, or a gradient from
-which its prediction follows (``leaks.py``). A client that keeps such classes back sends
-what it would send had it never owned them. The weights of its model, and its number of
-samples, still come from all its samples.
+which its prediction follows (``leaks.py``). Of a class that it keeps back a client
+sends what it would send had it never owned it. Its model is still trained on all its
+samples. By what a server weighs that model depends on the method: a number of samples
+counts all of them, but samples of each class (``labels`` of FedPA, FedGen and FedGMKD)
+are 0 where a class is withheld, and the model weighs what is left.
 """
 
 from typing import Any

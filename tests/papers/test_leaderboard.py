@@ -74,6 +74,19 @@ def test_no_methods_means_all_and_servers_keep_to_the_budget():
     assert units == ["fedmps", "fedmps"]  # as printed and as released
 
 
+def test_the_budget_names_every_setting_that_is_cut():
+    words = leaderboard.budget(GRID)
+    assert words == "2 rounds, generator_steps and hyper_steps at most 10 per round"
+    specs = leaderboard.specs(GRID | {"methods": [], "partitions": ["two_class"]})
+    cut = set()
+    for spec in specs:
+        variant = {k: v for k, v in spec.hp.items() if k == "variant"}
+        full = registry.method(spec.method).hp(**variant).model_dump()
+        cut |= {k for k, v in spec.hp.items() if v != full[k]}
+    # GFPL's exchanges are spread over the rounds that there are
+    assert cut - {"first_exchange", "exchange_every"} == set(leaderboard.SERVER_STEPS)
+
+
 def test_released_variants_have_rows_of_their_own():
     """Behind their methods, at the same budget, with all released switches."""
     specs = leaderboard.specs(GRID | {"methods": [], "partitions": ["two_class"]})
@@ -149,13 +162,30 @@ def test_unknown_names_are_refused():
         leaderboard.specs(GRID | {"methods": ["fedavgg"]})
 
 
-def made_up(method: str, partition: str, right: list[int], **more: Tensor) -> Result:
-    """Return a result of three clients with ten test samples, the third with none."""
+RULES = {
+    "local": "personal/head_all",
+    "fedmps": "personal/nearest_own",
+    "fedpa:reference": "received/head_all",
+    "fedensemble": "ensemble/head_all",
+}
+
+
+def made_up(
+    method: str,
+    partition: str,
+    right: list[int],
+    by_rule: list[int] | None = None,
+    **more: Tensor,
+) -> Result:
+    """Return a result of three clients with ten test samples, the third with none.
+
+    ``right`` are right by the head over own classes, ``by_rule`` by the method's own.
+    """
     spec = leaderboard.specs(GRID | {"methods": [method], "partitions": [partition]})
-    rules = {"local": "personal/head_all", "fedpa:reference": "received/head_all"}
-    method_rule = rules.get(method, "global/head_all")
+    rule = RULES.get(method, "global/head_all")
     log = {
-        f"accuracy/{method_rule}": torch.tensor([[0, 0, 0], right]),
+        f"accuracy/{rule}": torch.tensor([[0, 0, 0], by_rule or right]),
+        f"accuracy/{rule.split('/')[0]}/head_own": torch.tensor([[0, 0, 0], right]),
         "samples": torch.tensor([[10, 10, 0], [10, 10, 0]]),
         "full_samples": torch.tensor([[20], [20]]),
     }
@@ -171,9 +201,9 @@ def boards() -> list[Result]:
     whole = {"full/global/head_all": torch.tensor([[0], [15]])}
     return [
         made_up("local", "nid1", [9, 7, 0]),
-        made_up("fedavg", "nid1", [5, 5, 0], **SENT, **whole),
+        made_up("fedavg", "nid1", [5, 5, 0], [2, 2, 0], **SENT, **whole),
         made_up("local", "lda", [6, 6, 0]),
-        made_up("fedavg", "lda", [6, 6, 0], **SENT, **whole),
+        made_up("fedavg", "lda", [6, 6, 0], [3, 3, 0], **SENT, **whole),
     ]
 
 
@@ -184,15 +214,41 @@ def test_table_and_overall_by_hand():
     assert frame["method"].tolist() == ["local", "fedavg"] * 2
     assert frame["rule"].tolist() == ["personal/head_all", "global/head_all"] * 2
     assert frame["own"].tolist() == pytest.approx([0.8, 0.5, 0.6, 0.6])
+    assert frame["by_rule"].tolist() == pytest.approx([0.8, 0.2, 0.6, 0.3])
     nothing = float("nan")
     np.testing.assert_allclose(frame["whole"], [nothing, 0.75, nothing, 0.75])
     np.testing.assert_allclose(frame["megabytes"], [0, 0.00216, 0, 0.00216])
     means = leaderboard.overall(frame).set_index("method")
     assert means.index.tolist() == ["local", "fedavg"]  # best mean rank first
     assert means["own"].tolist() == pytest.approx([0.7, 0.55])
+    assert means["by_rule"].tolist() == pytest.approx([0.7, 0.25])
     assert means["rank"].tolist() == [1.25, 1.75]  # 1 and 2, then 1.5 each
     assert means.loc["fedavg", "whole"] == pytest.approx(0.75)
     assert means["megabytes"].tolist() == pytest.approx([0, 0.00216])
+
+
+def test_no_method_gains_a_place_by_a_rule_of_its_own():
+    """FedMPS's prototypes name more right than Local's head, its own head fewer."""
+    alone = made_up("local", "lda", [6, 6, 0])
+    ours = made_up("fedmps", "lda", [5, 5, 0], [9, 9, 0])
+    means = leaderboard.overall(leaderboard.table([ours, alone])).set_index("method")
+    assert means["rank"].to_dict() == {"local": 1, "fedmps": 2}
+    lead = leaderboard.spread([ours, alone]).set_index("method").loc["fedmps"]
+    assert lead["over_local"] == pytest.approx(-0.1)
+    assert lead["by_rule_over_local"] == pytest.approx(0.3)
+
+
+def test_the_whole_test_set_is_for_the_model_that_a_row_is_of():
+    """FedEnsemble's vote, not its average; none where statistics stay with clients."""
+    full = {"full/global/head_all": torch.tensor([[0], [15]])}
+    vote = {"full/ensemble/head_all": torch.tensor([[0], [12]])}
+    stays = made_up("fedpa:reference", "lda", [6, 5, 0], **full)
+    voted = made_up("fedensemble", "lda", [6, 5, 0], **full, **vote)
+    frame = leaderboard.table([stays, voted])
+    np.testing.assert_allclose(frame["whole"], [float("nan"), 0.6])
+    means = leaderboard.overall(frame)
+    fig, _ = leaderboard_plots.ranks(frame, means)
+    assert [t.get_text() for t in fig.axes[1].texts] == ["60.0"]
 
 
 def test_seeds_are_averaged():
@@ -219,6 +275,10 @@ def test_differences_are_taken_within_a_seed():
     assert found.loc["fedavg", "over_local"] == pytest.approx((-0.15 - 0.075) / 2)
     assert found.loc["fedavg", "over_local_sd"] == pytest.approx(0.075 / 2**0.5)
     assert found.loc["fedavg", "own_sd"] == pytest.approx(0.3 / 2**0.5)
+    # by_rule of FedAvg 0.25 and 0.1
+    assert found.loc["fedavg", "by_rule_over_local"] == pytest.approx(-0.3375)
+    assert found.loc["fedavg", "by_rule_over_local_sd"] == pytest.approx(0.225 / 2**0.5)
+    assert found.loc["fedavg", "by_rule_sd"] == pytest.approx(0.15 / 2**0.5)
     assert found.loc["local", "over_local"] == 0
     assert found.loc["fedavg", "over_fedavg"] == found.loc["fedavg", "whole_sd"] == 0
     assert np.isnan(found.loc["local", "over_fedavg"])
@@ -246,8 +306,10 @@ def test_megabytes_of_a_real_run_by_hand():
 def test_a_real_run_fills_the_table():
     row = leaderboard.table([real_run("fedavg")]).iloc[0]
     log = real_run("fedavg").log
-    rate = log.accuracy["global/head_all"][-1] / log.samples[-1]
-    assert row["own"] == pytest.approx(float(rate.nanmean()))
+    for column, rule in (("own", "head_own"), ("by_rule", "head_all")):
+        rate = log.accuracy[f"global/{rule}"][-1] / log.samples[-1]
+        assert row[column] == pytest.approx(float(rate.nanmean()))
+    assert row["own"] != row["by_rule"]
     whole = log.full["global/head_all"][-1, 0] / log.full_samples[-1, 0]
     assert row["whole"] == pytest.approx(float(whole))
 
@@ -299,5 +361,5 @@ def test_ranks_writes_the_numbers_it_returns():
     assert [t.get_text() for t in own.get_yticklabels()] == ["Local", "FedAvg"]
     weights = {text.get_fontweight() for text in own.texts + whole.texts}
     assert weights == {"normal"}  # means over seeds, without a spread
-    columns = ["partition", "method", "rule", "own", "whole"]
+    columns = ["partition", "method", "own", "whole"]
     pd.testing.assert_frame_equal(drawn, frame.loc[:, columns])

@@ -67,8 +67,13 @@ SETTINGS = {
 
 # FedMPS is made for unit embeddings and diverges without them.
 EMBEDDINGS = {"fedmps": "unit"}
-# What servers do many costly steps of, by the name of the setting.
+# The settings that a budget cuts: of generators (FedGen, FedPA, FedPG) and of FedHPro's
+# hyper-prototypes. What else a server does, as FedTGP's and FedMPS's ``server_epochs``,
+# stays at its default.
 SERVER_STEPS = ("generator_steps", "hyper_steps")
+# What all methods are asked by: their rules are not one exam, since FedMPS and FedProto
+# choose among a client's own classes and the others among all.
+READOUT = "head_own"
 # What its runs are told.
 PARAMETERS = {
     "preset",
@@ -104,8 +109,14 @@ def method_of(name: str) -> str:
     return titles.get(name, name)
 
 
+def budget(p: Mapping[str, Any]) -> str:
+    """Return in words what ``specs`` cuts: the rounds, and ``SERVER_STEPS``."""
+    cut = " and ".join(SERVER_STEPS)
+    return f"{p['rounds']} rounds, {cut} at most {p['server_steps']} per round"
+
+
 def _hp(method: str, variant: str, p: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a method's defaults, its server's work cut to the budget."""
+    """Return a method's defaults, ``SERVER_STEPS`` cut to the budget."""
     fields = registry.method(method).hp.model_fields
     hp: dict[str, Any] = {"variant": variant} if variant else {}
     full = registry.method(method).hp(**hp)
@@ -128,7 +139,7 @@ def specs(p: Mapping[str, Any]) -> list[Spec]:
     p : mapping
         ``dataset``, ``methods`` (some of ``entries()``; empty: all), ``partitions``
         (keys of ``PARTITIONS``), ``clients``, ``rounds``, ``server_steps`` (upper limit
-        per round) and ``seeds``.
+        of ``SERVER_STEPS``) and ``seeds``.
 
     Raises
     ------
@@ -181,38 +192,40 @@ def megabytes(result: Result) -> float:
 def table(results: Sequence[Result]) -> pd.DataFrame:
     """Return one row per partition and method, averaged over seeds.
 
+    All accuracies of a row are of one model, which the method's own rule names, in the
+    last round, as fractions.
+
     Returns
     -------
     DataFrame
-        partition (as printed), method (``label``), rule (model/rule of the method's own
-        accuracy), own (that accuracy on the clients' own test shards, mean over
-        clients, last round), whole (the server's model, head over all classes, on the
-        whole test set; NaN without such a model), megabytes (per client, both
-        directions).
+        partition (as printed), method (``label``), own (on the clients' own test
+        shards by ``READOUT``, mean over clients), whole (on the whole test set, head
+        over all classes; of FedEnsemble it is a vote of several models), megabytes
+        (per client, both directions), rule (the method's own, model/rule), by_rule (as
+        own, by that rule: no comparison of methods). whole is NaN where each client
+        has a model of its own, ``received`` too: the server's weights without what
+        stays with clients, such as BatchNorm statistics, are a model that nobody runs.
     """
     rows = []
     for result in results:
         model, rule = result.paper_rule
-        shared_models = [
-            m for m in ("ensemble", "global") if f"{m}/head_all" in result.log.full
-        ]
-        shared = (
-            result.accuracy(shared_models[0], "head_all", "full")
-            if shared_models
-            else None
-        )
+        full_test = float("nan")
+        if f"{model}/head_all" in result.log.full:
+            full_test = float(result.accuracy(model, "head_all", "full")[-1, 0])
         rows.append(
             {
                 "partition": PARTITIONS[result.spec.partition.scheme],
                 "method": label(result.spec),
-                "rule": f"{model}/{rule}",
-                "own": float(result.accuracy(model, rule)[-1].nanmean()),
-                "whole": float("nan") if shared is None else float(shared[-1, 0]),
+                "own": float(result.accuracy(model, READOUT)[-1].nanmean()),
+                "whole": full_test,
                 "megabytes": megabytes(result),
+                "rule": f"{model}/{rule}",
+                "by_rule": float(result.accuracy(model, rule)[-1].nanmean()),
             }
         )
+    frame = pd.DataFrame(rows)
     keys = ["partition", "method", "rule"]
-    return pd.DataFrame(rows).groupby(keys, sort=False, as_index=False).agg("mean")
+    return frame.groupby(keys, sort=False, as_index=False).agg("mean")[[*frame]]
 
 
 def overall(frame: pd.DataFrame) -> pd.DataFrame:
@@ -221,10 +234,9 @@ def overall(frame: pd.DataFrame) -> pd.DataFrame:
     Rank 1 is the best of a partition; equal accuracies share their mean rank.
     """
     ranked = frame.assign(rank=frame.groupby("partition")["own"].rank(ascending=False))
-    numbers = ["own", "whole", "megabytes", "rank"]
-    keys = ["method", "rule"]
-    means = ranked.loc[:, keys + numbers].groupby(keys, sort=False, as_index=False)
-    return means.agg("mean").sort_values("rank", ignore_index=True)
+    columns = ["method", "own", "rank", "whole", "megabytes", "rule", "by_rule"]
+    grouped = ranked[columns].groupby(["method", "rule"], sort=False, as_index=False)
+    return grouped.agg("mean")[columns].sort_values("rank", ignore_index=True)
 
 
 def spread(results: Sequence[Result]) -> pd.DataFrame:
@@ -233,10 +245,11 @@ def spread(results: Sequence[Result]) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        method; own_sd and whole_sd (ddof 1); over_local, by how much ``own`` is above
-        Local's, and over_fedavg, by how much ``whole`` is above FedAvg's, each the mean
-        over seeds of the difference within a seed, with its sd. NaN where Local or
-        FedAvg is none of the runs, and every sd of one seed.
+        method; own_sd, whole_sd and by_rule_sd (ddof 1); over_local and
+        by_rule_over_local, by how much ``own`` and ``by_rule`` are above Local's, and
+        over_fedavg, by how much ``whole`` is above FedAvg's, each the mean over seeds
+        of the difference within a seed, with its sd. NaN where Local or FedAvg is none
+        of the runs, and every sd of one seed.
     """
     by_seed: dict[int, list[Result]] = {}
     for result in results:
@@ -245,10 +258,14 @@ def spread(results: Sequence[Result]) -> pd.DataFrame:
         seed: overall(table(part)).set_index("method") for seed, part in by_seed.items()
     }
     columns = {}
-    for number, other in (("own", "local"), ("whole", "fedavg")):
+    for number, lead, other in (
+        ("own", "over_local", "local"),
+        ("whole", "over_fedavg", "fedavg"),
+        ("by_rule", "by_rule_over_local", "local"),
+    ):
         values = pd.DataFrame({seed: board[number] for seed, board in boards.items()})
         columns[f"{number}_sd"] = values.std(axis=1)
         base = values.loc[other] if other in values.index else float("nan")
-        columns[f"over_{other}"] = (values - base).mean(axis=1)
-        columns[f"over_{other}_sd"] = (values - base).std(axis=1)
+        columns[lead] = (values - base).mean(axis=1)
+        columns[f"{lead}_sd"] = (values - base).std(axis=1)
     return pd.DataFrame(columns).rename_axis("method").reset_index()

@@ -162,6 +162,9 @@ def _label(ax: Axes, frame: pd.DataFrame) -> None:
             heights = _beside(wanted, gap, low + gap / 2, high - gap / 2, line)
             edge = part["megabytes"].max() * 1.16
             edge = edge if right else part["megabytes"].min() / 1.16
+            # leaders begin at the names' near edge, so that they cross no other name
+            arrow = {"arrowstyle": "-", "color": "0.75", "linewidth": 0.4}
+            arrow |= {"relpos": (0 if right else 1, 0.5)}
             across = np.log10(half["megabytes"].to_numpy(float))
             heights = _uncrossed(across, wanted, np.log10(edge), heights)
             for row, height in zip(half.to_dict("records"), heights, strict=True):
@@ -173,7 +176,7 @@ def _label(ax: Axes, frame: pd.DataFrame) -> None:
                     fontweight=_weight(row["method"]),
                     ha="left" if right else "right",
                     va="center",
-                    arrowprops={"arrowstyle": "-", "color": "0.75", "linewidth": 0.4},
+                    arrowprops=arrow,
                 )
 
 
@@ -200,7 +203,7 @@ def bytes_page(frame: pd.DataFrame, means: pd.DataFrame) -> tuple[Figure, pd.Dat
     ax.set_xlim(right=means["megabytes"].max() * 2.6)
     ax.set_xlabel("MB sent and received per client, whole run")
     ax.set_ylabel("Accuracy on own test samples (%)")
-    ax.set_title("Mean of all partitions, each method by its own rule")
+    ax.set_title("Mean of all partitions, head over the client's own classes")
     _label(ax, means)
     for height in means.loc[means.method == SILENT, "own"]:
         ax.annotate(
@@ -228,16 +231,20 @@ def bytes_page(frame: pd.DataFrame, means: pd.DataFrame) -> tuple[Figure, pd.Dat
 def ranks(frame: pd.DataFrame, means: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Draw accuracies of all methods (rows, best mean rank first) per partition.
 
-    Left on the clients' own test samples by each method's own readout, right the
-    server's model on the whole test set. Colour is the rank within a column; a method
-    without a server model has no cell on the right.
+    Left on the clients' own test samples, by the head over their own classes; right
+    the one model of all clients, or FedEnsemble's vote, on the whole test set by the
+    head over all classes. Colour is the rank within a column; a method whose clients
+    have models of their own has no cell on the right.
     """
     order = list(means["method"])
     partitions = list(dict.fromkeys(frame["partition"]))
     fig, axes = plt.subplots(
         1, 2, figsize=(PAGE, 0.9 + 0.19 * len(order)), layout="constrained", sharey=True
     )
-    titles = {"own": "Own test samples (%)", "whole": "Whole test set, one model (%)"}
+    titles = {
+        "own": "Own test samples, own classes (%)",
+        "whole": "Whole test set, all classes (%)",
+    }
     for ax, (column, title) in zip(axes, titles.items(), strict=True):
         cells = frame.pivot(index="method", columns="partition", values=column)
         cells = cells.loc[order, partitions]
@@ -259,5 +266,5 @@ def ranks(frame: pd.DataFrame, means: pd.DataFrame) -> tuple[Figure, pd.DataFram
         ax.set(xlabel="", ylabel="", title=title)
     for text, name in zip(axes[0].get_yticklabels(), order, strict=True):
         text.set_fontweight(_weight(name))
-    columns = ["partition", "method", "rule", "own", "whole"]
+    columns = ["partition", "method", "own", "whole"]
     return fig, frame.loc[:, columns].reset_index(drop=True)
