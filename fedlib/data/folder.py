@@ -49,7 +49,8 @@ def add_folder(
     Raises
     ------
     DataError
-        There are no images of two classes, or too few of one to train and test.
+        There is no such folder, or no images of two classes in it, or none or too few
+        of one to train and test.
     ValueError
         The name is another data set's, or a number is out of range.
     """
@@ -62,6 +63,10 @@ def add_folder(
     if not 0 < trained < 1:
         raise ValueError(f"trained: got {trained}, expected between 0 and 1")
     root, shape = Path(path).resolve(), (1 if grey else 3, side, side)
+    if not root.exists():
+        raise DataError(f"path: got {path}, which does not exist")
+    if empty := _without_images(root):
+        raise DataError(f"{root.name}: no image in {', '.join(empty)}; fill or remove")
     read = partial(_read, shape=shape, trained=trained)
     mean, std = _measured(root, shape, trained)
     DATASETS[name] = Entry(
@@ -75,6 +80,15 @@ def add_folder(
         licence="not stated",
         page=PAGE,
     )
+
+
+def _without_images(root: Path) -> list[str]:
+    """Return the folders that look like a class's and hold no image."""
+    folders = (
+        [part.name for part in root.iterdir() if part.is_dir()] if root.is_dir() else []
+    )
+    known = {str(item.label) for item in by_class(listing([root]))} if folders else {}
+    return sorted(n for n in folders if n not in known and n[0] not in "._")
 
 
 def _split(paths: list[Path], trained: float) -> tuple[list[Item], list[Item]]:

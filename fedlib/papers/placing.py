@@ -72,8 +72,19 @@ def _hp_names() -> frozenset[str]:
 
 
 def switched(paper: str, method: str, switches: Mapping[str, str]) -> tuple[dict, dict]:
-    """Return what a run's text says of training and length, and of its method."""
+    """Return what a run's text says of training and length, and of its method.
+
+    Raises
+    ------
+    SettingError
+        A variant of a method that has none.
+    """
     own = registry.method(method).hp.model_fields
+    if "variant" in switches and "variant" not in own:
+        raise SettingError(
+            f"runs: got {method}:{switches['variant']}, but {method} has no variants; "
+            f"its switches are {sorted(own)}, as {method}:switch:value"
+        )
     outside = ({*Training.model_fields} | of_protocol(paper)) - {*own}
     general = {n: v for n, v in switches.items() if n in outside}
     return general, {n: v for n, v in switches.items() if n not in outside}

@@ -91,3 +91,15 @@ def test_arguments_out_of_range_are_refused(tmp_path):
             data.add_folder(name, folder, **more)
     data.add_folder("mine", folder)
     data.add_folder("mine", folder)  # a cell that is run again
+
+
+def test_a_class_without_images_and_a_folder_that_is_not_there_are_named(tmp_path):
+    """The class was left out without a word."""
+    folder = write(tmp_path / "mine", dark=(8, 51), light=(8, 204), none=(0, 0))
+    (folder / ".hidden").mkdir()
+    with pytest.raises(data.DataError, match=r"mine: no image in none; fill or remove"):
+        data.add_folder("mine", folder, side=5)
+    (folder / "none").rmdir()
+    data.add_folder("mine", folder, side=5)
+    with pytest.raises(data.DataError, match="nowhere, which does not exist"):
+        data.add_folder("other", tmp_path / "nowhere", side=5)

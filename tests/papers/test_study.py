@@ -609,3 +609,11 @@ def test_a_grid_without_a_run_is_refused(nothing):
     p = {"datasets": ["digits"], "seeds": [1], "runs": ["fedavg"], "rounds": 1}
     with pytest.raises(SettingError, match="got no run"):
         study.grid("fedmps", p | {nothing: []})
+
+
+def test_a_variant_of_a_method_that_has_none_is_named():
+    p = {"datasets": ["digits"], "seeds": [1], "runs": ["fedavg:foo"], "rounds": 1}
+    with pytest.raises(
+        SettingError, match="got fedavg:foo, but fedavg has no variants"
+    ):
+        study.grid("fedmps", p)
