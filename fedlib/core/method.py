@@ -109,6 +109,7 @@ class Context(Generic[HP]):
         *,
         draw: Draw | None = None,
         after_step: AfterStep | None = None,
+        every_epoch: bool = False,
         training: Training | None = None,
         phase: str = "",
         moments: Tree | None = None,
@@ -124,7 +125,7 @@ class Context(Generic[HP]):
             Tells two trainings of one round apart: each shuffles in its own way.
         extra, moments, rate
             As in ``local.Cohort``.
-        draw, after_step
+        draw, after_step, every_epoch
             As in ``local.Task``.
         """
         settings = training or self.training
@@ -134,7 +135,7 @@ class Context(Generic[HP]):
             moments = memory.moments
         trained = train_local(
             Cohort(state, shards, extra or {}, moments or {}, rate),
-            Task(loss, draw, after_step),
+            Task(loss, draw, after_step, every_epoch),
             settings.model_copy(update={"learning_rate": faded}),
             self.net,
             lambda purpose, client: self.random(phase + purpose, client),

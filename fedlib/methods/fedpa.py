@@ -91,7 +91,7 @@ Readings
     Local epochs: Section V-A3 prints E = 20 epochs of batch 32; Algorithm 1 and the
     released code take one step per e, so 20 batches (default). ``papers.fedpa(...,
     local_unit="epochs")`` passes 20 times over each client's data, some twenty times
-    the work.
+    the work; ``online_train`` and ``seen_plus1`` then are over the steps of all epochs.
     Not covered: the released loader continues in the next round where it stopped; here
     each round shuffles again.
 """
@@ -390,6 +390,7 @@ def client(
         shards,
         loss,
         draw=partial(generated, ctx, down) if begun else None,
+        every_epoch=True,  # as the released counts and means, which a round clears once
         moments=mine.moments or None,
         rate=hp.lr_decay ** AGE[hp.lr_sched](mine.last, t).to(torch.float64),
     )
