@@ -35,6 +35,7 @@ from fedlib.core.net import Net, State
 from fedlib.core.readouts import Models, Rule
 from fedlib.core.rng import generator
 from fedlib.core.shards import Shards
+from fedlib.core.shares import share_of
 from fedlib.core.training import Training, blank_moments
 from fedlib.core.tree import Tree, flatten, put, take, tree_map
 
@@ -395,8 +396,7 @@ def cohort_size(participation: float, clients: int) -> int:
 
     (Python's ``round`` makes 2, 2 and 4 of 1.5, 2.5 and 3.5.)
     """
-    exact = round(participation * clients, 9)  # 0.29 of 50 is 14.5, not a little less
-    return max(1, floor(exact + 0.5))
+    return max(1, floor(share_of(clients, participation) + 0.5))
 
 
 def draw_cohort(ctx: Context, participation: float) -> list[int]:
