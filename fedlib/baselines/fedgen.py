@@ -62,9 +62,9 @@ from pydantic import Field
 from torch import Tensor
 
 from fedlib.blocks import generators, shared_model, with_generator
-from fedlib.blocks.generators import Generator, Noise
+from fedlib.blocks.generators import Noise
 from fedlib.blocks.shared_model import Client
-from fedlib.blocks.with_generator import Down, Server, Up, first_server
+from fedlib.blocks.with_generator import Down, Server, Up, first_server, generator_of
 from fedlib.core import averaging, protos
 from fedlib.core.hyper import HyperParameters
 from fedlib.core.losses import cross_entropy, kl_to_teacher
@@ -94,13 +94,6 @@ class HP(HyperParameters):
     generator_lr_decay: float = Field(default=0.98, gt=0, le=1)  # per round
     generator_weight_decay: float = Field(default=0.01, ge=0)
     buffers: Literal["average", "local"] = "average"
-
-
-def generator_of(ctx: Context[HP]) -> Generator:
-    """Return the generator of the net's high embedding."""
-    _, size = ctx.net.embedding_sizes()
-    hp = ctx.hp
-    return generators.build(ctx.classes, size, hidden=hp.hidden, noise=hp.noise_size)
 
 
 def generator_rows(ctx: Context[HP]) -> int:

@@ -106,8 +106,8 @@ from torch.linalg import vector_norm
 
 from fedlib.blocks import generators, with_generator
 from fedlib.blocks.descent import Fitted, Moments
-from fedlib.blocks.generators import Generator, Noise
-from fedlib.blocks.with_generator import Down, Server, Up, schedule
+from fedlib.blocks.generators import Noise
+from fedlib.blocks.with_generator import Down, Server, Up, generator_of, schedule
 from fedlib.core import averaging, protos
 from fedlib.core.embed import class_means
 from fedlib.core.hyper import HyperParameters, Variant, fill_variant
@@ -324,13 +324,6 @@ def synthetic(ctx: Context, state: State, h: Tensor, y: Tensor) -> Tensor:
     r"""Return :math:`L_{ge}`: the head's cross-entropy on generated h ``[B, d]``."""
     logits = ctx.net.head(ctx.net.head_state(state), h, train=True)
     return cross_entropy(logits, y)  # Eq. (11)
-
-
-def generator_of(ctx: Context[HP]) -> Generator:
-    """Return the generator of the net's high embedding."""
-    _, size = ctx.net.embedding_sizes()
-    hp = ctx.hp
-    return generators.build(ctx.classes, size, hidden=hp.hidden, noise=hp.noise_size)
 
 
 def rows(ctx: Context[HP]) -> int:
