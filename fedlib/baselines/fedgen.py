@@ -36,11 +36,12 @@ Readings
     its mean cross-entropy (``fid_weight="outer_mean"``); the default weighs each sample
     by the share of its class.
     Noise: uniform on [0, 1) (both codes), or ``noise="normal"`` (the article).
-    Shares count 1 + the samples processed in this round, so that a head which never saw
-    a class still weighs a little (both codes). Classes of which the cohort processed no
-    sample are not generated. Clients draw uniformly from all classes that any client of
-    the federation holds, participant or not (both codes), or with
-    ``client_labels="reported"`` from those that a cohort has reported so far.
+    Shares count 1 + the samples processed in this round, in the steps of all epochs, so
+    that a head which never saw a class still weighs a little (both codes). Classes of
+    which the cohort processed no sample are not generated. Clients draw uniformly from
+    all classes that any client of the federation holds, participant or not (both
+    codes), or with ``client_labels="reported"`` from those that a cohort has reported
+    so far.
     The official code has a term against the global model, with weight 0: left out.
     The official weights of 10 belong to SGD at 0.01; FedPA's tables and the leaderboard
     have them under Adam, as FedPA prints and for want of others. At FedPG's rate of 0.1
@@ -61,9 +62,9 @@ from pydantic import Field
 from torch import Tensor
 
 from fedlib.blocks import generators, shared_model, with_generator
-from fedlib.blocks.generators import Generator, Noise
+from fedlib.blocks.generators import Noise
 from fedlib.blocks.shared_model import Client
-from fedlib.blocks.with_generator import Down, Server, Up, first_server
+from fedlib.blocks.with_generator import Down, Server, Up, first_server, generator_of
 from fedlib.core import averaging, protos
 from fedlib.core.hyper import HyperParameters
 from fedlib.core.losses import cross_entropy, kl_to_teacher
@@ -93,13 +94,6 @@ class HP(HyperParameters):
     generator_lr_decay: float = Field(default=0.98, gt=0, le=1)  # per round
     generator_weight_decay: float = Field(default=0.01, ge=0)
     buffers: Literal["average", "local"] = "average"
-
-
-def generator_of(ctx: Context[HP]) -> Generator:
-    """Return the generator of the net's high embedding."""
-    _, size = ctx.net.embedding_sizes()
-    hp = ctx.hp
-    return generators.build(ctx.classes, size, hidden=hp.hidden, noise=hp.noise_size)
 
 
 def generator_rows(ctx: Context[HP]) -> int:
@@ -178,7 +172,9 @@ def client(
         return Losses(total, terms, {"high": out.high})
 
     start = averaging.start(down.model, mine.state)
-    trained = ctx.train(start, shards, loss, draw=draw if begun else None)
+    trained = ctx.train(
+        start, shards, loss, draw=draw if begun else None, every_epoch=True
+    )
     labels = shards.label_counts(ctx.classes)
     none = protos.empty(ctx.classes, ctx.net.embedding_sizes()[1])
     up = Up(

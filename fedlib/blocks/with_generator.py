@@ -132,6 +132,13 @@ def rows_of_a_batch(ctx: Context, why: str) -> int:
     return ctx.training.batch_size
 
 
+def generator_of(ctx: Context) -> Generator:
+    """Return the generator of the net's high embedding, of the method's sizes."""
+    _, size = ctx.net.embedding_sizes()
+    hp = ctx.hp
+    return generators.build(ctx.classes, size, hidden=hp.hidden, noise=hp.noise_size)
+
+
 def first_server(ctx: Context, generator: Generator, state: State) -> Server:
     """Return the server before round 1: a generator is drawn, nothing is known.
 

@@ -73,6 +73,7 @@ class Task(NamedTuple):
     loss: Loss
     draw: Draw | None = None
     after_step: AfterStep | None = None
+    every_epoch: bool = False  # embeddings of all epochs count, not the last one's
 
 
 class Cohort(NamedTuple):
@@ -101,7 +102,9 @@ class Trained(NamedTuple):
 
     state: State  # [K, ...]
     terms: dict[str, Tensor]  # [K] mean of each loss term over the client's steps
-    protos: dict[str, Protos]  # [K, C, d] class means over the last epoch, or all steps
+    # [K, C, d] class means over the last epoch; over all steps where they are counted
+    # by ``local_steps`` or the task asks for every epoch
+    protos: dict[str, Protos]
     moments: Tree  # [K, ...] the optimiser's state, where it was asked for
 
 
@@ -268,7 +271,8 @@ class _Chunk:
         if not everyone:  # BatchNorm wrote into copies
             for name, value in buffers.items():
                 stack.buffers[name][chosen] = value
-        counted = [step >= self.plans[row].counted_from for row in rows]
+        all_count = self.job.task.every_epoch
+        counted = [all_count or step >= self.plans[row].counted_from for row in rows]
         self.tally.add(chosen, losses, batch.y, counted)
         return losses.total
 
@@ -340,7 +344,8 @@ def train_local(
     -------
     Trained
         New weights, mean loss terms, the class means of the embeddings seen in the
-        last epoch (each taken before its step's update), and the optimiser's state.
+        last epoch, or in every one (each taken before its step's update), and the
+        optimiser's state.
     """
     index = cohort.shards.index
     filled = [i for i, samples in enumerate(index) if len(samples)]

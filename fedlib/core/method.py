@@ -35,6 +35,7 @@ from fedlib.core.net import Net, State
 from fedlib.core.readouts import Models, Rule
 from fedlib.core.rng import generator
 from fedlib.core.shards import Shards
+from fedlib.core.shares import share_of
 from fedlib.core.training import Training, blank_moments
 from fedlib.core.tree import Tree, flatten, put, take, tree_map
 
@@ -109,6 +110,7 @@ class Context(Generic[HP]):
         *,
         draw: Draw | None = None,
         after_step: AfterStep | None = None,
+        every_epoch: bool = False,
         training: Training | None = None,
         phase: str = "",
         moments: Tree | None = None,
@@ -124,7 +126,7 @@ class Context(Generic[HP]):
             Tells two trainings of one round apart: each shuffles in its own way.
         extra, moments, rate
             As in ``local.Cohort``.
-        draw, after_step
+        draw, after_step, every_epoch
             As in ``local.Task``.
         """
         settings = training or self.training
@@ -134,7 +136,7 @@ class Context(Generic[HP]):
             moments = memory.moments
         trained = train_local(
             Cohort(state, shards, extra or {}, moments or {}, rate),
-            Task(loss, draw, after_step),
+            Task(loss, draw, after_step, every_epoch),
             settings.model_copy(update={"learning_rate": faded}),
             self.net,
             lambda purpose, client: self.random(phase + purpose, client),
@@ -394,8 +396,7 @@ def cohort_size(participation: float, clients: int) -> int:
 
     (Python's ``round`` makes 2, 2 and 4 of 1.5, 2.5 and 3.5.)
     """
-    exact = round(participation * clients, 9)  # 0.29 of 50 is 14.5, not a little less
-    return max(1, floor(exact + 0.5))
+    return max(1, floor(share_of(clients, participation) + 0.5))
 
 
 def draw_cohort(ctx: Context, participation: float) -> list[int]:

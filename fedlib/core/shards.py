@@ -58,7 +58,7 @@ class Plan(NamedTuple):
     order: Tensor  # indices into the shards' tensors, epoch after epoch
     draws: Tensor  # [order, 3] of the augmentation; [order, 0] without one
     spans: list[tuple[int, int]]  # start and end in order
-    counted_from: int  # the first step whose embeddings count
+    counted_from: int  # the first step of the last epoch; 0 of ``local_steps``
 
 
 def plan_of(shards: Shards, client: int, training: Training, random: Random) -> Plan:

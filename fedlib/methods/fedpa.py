@@ -91,7 +91,7 @@ Readings
     Local epochs: Section V-A3 prints E = 20 epochs of batch 32; Algorithm 1 and the
     released code take one step per e, so 20 batches (default). ``papers.fedpa(...,
     local_unit="epochs")`` passes 20 times over each client's data, some twenty times
-    the work.
+    the work; ``online_train`` and ``seen_plus1`` then are over the steps of all epochs.
     Not covered: the released loader continues in the next round where it stopped; here
     each round shuffles again.
 """
@@ -106,8 +106,8 @@ from torch.linalg import vector_norm
 
 from fedlib.blocks import generators, with_generator
 from fedlib.blocks.descent import Fitted, Moments
-from fedlib.blocks.generators import Generator, Noise
-from fedlib.blocks.with_generator import Down, Server, Up, schedule
+from fedlib.blocks.generators import Noise
+from fedlib.blocks.with_generator import Down, Server, Up, generator_of, schedule
 from fedlib.core import averaging, protos
 from fedlib.core.embed import class_means
 from fedlib.core.hyper import HyperParameters, Variant, fill_variant
@@ -326,13 +326,6 @@ def synthetic(ctx: Context, state: State, h: Tensor, y: Tensor) -> Tensor:
     return cross_entropy(logits, y)  # Eq. (11)
 
 
-def generator_of(ctx: Context[HP]) -> Generator:
-    """Return the generator of the net's high embedding."""
-    _, size = ctx.net.embedding_sizes()
-    hp = ctx.hp
-    return generators.build(ctx.classes, size, hidden=hp.hidden, noise=hp.noise_size)
-
-
 def rows(ctx: Context[HP]) -> int:
     """Return the embeddings of a generator's step; at least two, for its BatchNorm."""
     return ROWS[ctx.hp.generator_rows](ctx)
@@ -390,6 +383,7 @@ def client(
         shards,
         loss,
         draw=partial(generated, ctx, down) if begun else None,
+        every_epoch=True,  # as the released counts and means, which a round clears once
         moments=mine.moments or None,
         rate=hp.lr_decay ** AGE[hp.lr_sched](mine.last, t).to(torch.float64),
     )

@@ -1,5 +1,6 @@
 """Domain skew: every client holds samples of one domain."""
 
+from math import floor
 from typing import Annotated, Literal
 
 import numpy as np
@@ -8,6 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedlib.core.rng import seed_of
+from fedlib.core.shares import share_of
 from fedlib.partitions.common import (
     RETRIES,
     Partition,
@@ -146,7 +148,8 @@ def domain_skew(
     Raises
     ------
     ValueError
-        The settings do not fit the number of domains.
+        The settings do not fit the number of domains, or a client's share of its domain
+        is no sample.
 
     Notes
     -----
@@ -171,7 +174,8 @@ def domain_skew(
     train: list[np.ndarray] = []
     for d in sorted(set(drawn)):
         pool = rng.permutation(np.flatnonzero(of == d))
-        wanted, room = int(share * len(pool)), len(pool) // drawn.count(d)
+        wanted = floor(share_of(len(pool), share))
+        room = len(pool) // drawn.count(d)
         size = min(wanted, room)
         if room < wanted:
             deviations.append(
@@ -179,7 +183,7 @@ def domain_skew(
             )
         end = size * drawn.count(d)
         shards = list(pool[:end].reshape(drawn.count(d), size))
-        if every_class:
+        if every_class and size:  # without a sample a client is refused below
             present = np.unique(y[pool]).tolist()
             lost = _with_every_class(shards, pool[end:], y, present)
             deviations += [

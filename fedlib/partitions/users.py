@@ -1,6 +1,7 @@
 """Natural partition: a client holds everything that its users have."""
 
 import random
+from math import floor
 from typing import Literal
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from fedlib.core.shares import share_of
 from fedlib.partitions.common import Partition, SchemeSettings, finished
 
 
@@ -25,7 +27,7 @@ def _dealt(
     """Return the users of each client: shuffled, the first ones kept, dealt in turn."""
     users = list(range(count))
     random.Random(seed).shuffle(users)
-    users = users[: int(share * count)]
+    users = users[: floor(share_of(count, share))]
     needed = clients * (users_per_client or 1)
     if len(users) < needed:
         raise ValueError(

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from fedlib.core.method import Context, Memory, Method, Shards, Turn
-from fedlib.core.tree import Tree
+from fedlib.core.net import State
+from fedlib.core.tree import Tree, flatten
 
 
 class Kept(NamedTuple):
@@ -17,6 +18,17 @@ class Kept(NamedTuple):
 
     mine: Tree  # the method's own
     moments: Tree  # [K, ...] of its optimiser
+
+
+def trained_by(ctx: Context, mine: Tree) -> State:
+    """Return first weights ``[N, ...]`` of all that clients train.
+
+    That is the net, and what a method has beside it in ``mine``: ``own.*``, as the
+    projection of GFPL.
+    """
+    leaves = {path.rpartition("/")[2]: leaf for path, leaf in flatten(mine).items()}
+    own = {name: leaf for name, leaf in leaves.items() if name.startswith("own.")}
+    return ctx.init_clients(True) | own
 
 
 def keep_moments(method: Method) -> Method:
@@ -33,7 +45,7 @@ def keep_moments(method: Method) -> Method:
 
     def init(ctx: Context) -> tuple[Tree, Kept]:
         server, mine = method.init(ctx)
-        return server, Kept(mine, ctx.blank_moments(ctx.init_clients(True)))
+        return server, Kept(mine, ctx.blank_moments(trained_by(ctx, mine)))
 
     def client(ctx: Context, down: Any, mine: Kept, shards: Shards) -> Turn[Kept, Any]:
         memory = Memory(mine.moments)

@@ -304,6 +304,15 @@ def test_fedgen_clients_draw_classes_that_nobody_reported():
     assert shares["reported"] == pytest.approx([1 / 2, 1 / 2, 0, 0])
 
 
+def test_fedgen_counts_the_steps_of_all_epochs():
+    """Three epochs see every sample three times; as many steps count the same."""
+    for settings in ({"local_epochs": 3}, {"local_steps": 9}):
+        training = Training(learning_rate=0.01, batch_size=8, **settings)
+        last = play("fedgen", 1, [24, 0], training=training)[-1]
+        assert last.up.counters["seen"].sum(1).tolist() == [72, 0], settings
+        assert (last.up.counters["seen"] == 3 * last.up.labels).all()
+
+
 def test_fedgen_counts_what_was_processed_and_what_is_owned():
     """Two steps of 8 see 16 of 24 samples; the mean of the models weighs all 24."""
     training = Training(learning_rate=0.01, local_steps=2)

@@ -86,10 +86,19 @@ def test_local_prototypes_are_means_over_all_samples_after_training():
             )
 
 
-def test_online_prototypes_are_means_over_processed_samples_in_train_mode():
-    """With a rate near 0 the weights stand still; two steps of eight see 16 of 24."""
+@pytest.mark.parametrize(
+    ("settings", "steps"), [({"local_steps": 2}, 2), ({"local_epochs": 2}, 6)]
+)
+def test_online_prototypes_are_means_over_processed_samples_in_train_mode(
+    settings, steps
+):
+    """With a rate near 0 the weights stand still.
+
+    Two steps of eight see 16 of 24 samples, two epochs see all twice. The second epoch
+    has other batches, and so other means of BatchNorm.
+    """
     shards = toy_shards([24, 24])
-    training = Training(learning_rate=1e-12, momentum=0.0, local_steps=2)
+    training = Training(learning_rate=1e-12, momentum=0.0, batch_size=8, **settings)
     ctx = context(
         net="digits_bn", training=training, proto="online_train", pj_counts="seen_plus1"
     )
@@ -98,7 +107,8 @@ def test_online_prototypes_are_means_over_processed_samples_in_train_mode():
     for k, rows in enumerate(shards.index):
         state = {n: v[k].clone() for n, v in mine.state.items()}
         pick = ctx.random("batches", k)
-        batches = rows[torch.randperm(24, generator=pick)][:16].split(8)
+        order = torch.cat([torch.randperm(24, generator=pick) for _ in range(2)])
+        batches = rows[order].split(8)[:steps]
         z = torch.cat([ctx.net(state, shards.x[b], train=True).high for b in batches])
         y = shards.y[torch.cat(batches)]
         assert up.protos.count[k].tolist() == y.bincount(minlength=4).tolist()

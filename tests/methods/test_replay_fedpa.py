@@ -1,7 +1,7 @@
 """FedPA replayed: Algorithm 1 as printed, and the released program, by loops."""
 
 import copy
-from itertools import islice
+from itertools import chain, islice
 
 import pytest
 import torch
@@ -88,7 +88,8 @@ class Program:
         lambda_po = max(0.15, LAMBDA_PO * 0.98**t)
         theta = copy.deepcopy(self.generator).eval()
         sums, seen, terms = torch.zeros(C, D), torch.zeros(C), []
-        for number_of_step, rows in enumerate(batches(self.fed, number, k)[0]):
+        plan = chain.from_iterable(batches(self.fed, number, k))
+        for number_of_step, rows in enumerate(plan):
             x, y = data.x[rows], data.y[rows]
             _, f, logits = net(x)
             term = {"supervised": F.cross_entropy(logits, y)}  # Eq. (9)
@@ -191,13 +192,20 @@ class Program:
         return int((net.eval()(x)[2].argmax(1) == y).sum())
 
 
-@pytest.mark.parametrize("variant", ["paper", "reference"])
-def test_replay(variant, float64, gaps):
-    """Two of five clients in each round, four rounds of five batches."""
+@pytest.mark.parametrize(
+    ("variant", "training"),
+    [
+        ("paper", {"local_steps": STEPS}),
+        ("reference", {"local_steps": STEPS}),
+        ("reference", {"local_steps": None, "local_epochs": 2}),
+    ],
+)
+def test_replay(variant, training, float64, gaps):
+    """Two of five clients in each round, four rounds of five batches or two epochs."""
     hp = {"variant": variant, "generator_steps": 3, "generator_batch": ROWS}
     settings = {"clients": 5, "seed": 3, "participation": 0.4, "hp": hp}
     settings |= {"partition": {"alpha": 0.1}}  # classes come and go
-    training = {"local_steps": STEPS, "batch_size": B}
+    training = training | {"batch_size": B}
     fed = federation(papers.fedpa("digits", "fedpa", training=training, **settings))
     mine, rule = Program(fed, variant == "reference"), fed.method.rule(fed.ctx.hp)
     for after in islice(fed.rounds(), 4):

@@ -816,6 +816,28 @@ def test_a_domain_too_small_for_its_clients():
     assert any(d.startswith("domain 3, class") for d in part.deviations)
 
 
+@pytest.mark.parametrize("every_class", [True, False])
+def test_a_domain_of_which_a_share_is_no_sample(every_class):
+    """A tenth of nine samples is none: refused by the client, not by numpy."""
+    of = labels([40, 9])
+    scheme = DomainSkew(per_domain=(2, 1), share=0.1, every_class=every_class)
+    with pytest.raises(ValueError, match="client 2 gets no training sample"):
+        draw(scheme, of % 2, of % 2, clients=3, seed=0, groups=of, test_groups=of)
+
+
+@pytest.mark.parametrize(
+    ("share", "count", "part"), [(0.29, 100, 29), (0.57, 100, 57), (0.299, 100, 29)]
+)
+def test_a_share_loses_no_sample_and_no_user_to_floats(share, count, part):
+    """In floats 0.29 of 100 is a little less than 29; 0.299 of them truly is."""
+    of, y = torch.arange(count), torch.zeros(count, dtype=torch.int64)
+    both = {"clients": 1, "seed": 0, "groups": of, "test_groups": of}
+    assert len(draw(Users(share=share), y, y, **both).train[0]) == part
+    both |= {"groups": y, "test_groups": y}
+    scheme = DomainSkew(per_domain=(1,), share=share)
+    assert len(draw(scheme, y, y, **both).train[0]) == part
+
+
 def test_domain_settings_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="for 4 domains and 9 clients, expected 4"):
         office(DomainSkew(), clients=9)

@@ -113,6 +113,31 @@ def test_methods_of_fedpas_tables_keep_them_and_go_on_after_a_stop(method):
     assert any(not torch.equal(v, other[k]) for k, v in one.items())
 
 
+@pytest.mark.parametrize("method", ["gfpl", "vhl"])
+@pytest.mark.parametrize(
+    "optimiser", [{}, {"optimiser": "sgd", "momentum": 0.9, "learning_rate": 0.05}]
+)
+def test_what_a_method_trains_beside_the_net_has_moments_too(method, optimiser):
+    """GFPL's projection, VHL's second outputs; a round later and after a stop."""
+    of = spec(method, optimiser | KEPT)
+    fed, whole = federation(of), played(of)
+    server, mine = fed.method.init(fed.ctx)
+    own = {name for name in flatten(mine.moments) if name.startswith("own.")}
+    assert own
+    for after in whole:
+        assert set(flatten(after.mine)) == set(flatten(mine))
+        moments = flatten(after.mine.moments)
+        assert any(bool(moments[name].any()) for name in own)
+    stopped = whole[1]
+    again = (2, restore(server, flatten(stopped.server)))
+    again = (*again, restore(mine, flatten(stopped.mine)))
+    last = next(islice(fed.rounds(again), 1, None))
+    for part in ("server", "mine"):
+        leaves = flatten(getattr(last, part))
+        for name, value in flatten(getattr(whole[-1], part)).items():
+            assert torch.equal(value, leaves[name]), name
+
+
 def test_without_it_the_method_is_the_registered_one():
     assert federation(spec("fedavg", {})).method is registry.method("fedavg")
 
