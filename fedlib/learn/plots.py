@@ -4,6 +4,7 @@ import base64
 import io
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -44,6 +45,45 @@ def shown(played: Played, client: int = 0) -> tuple[State, tuple[int, ...], str]
     assert stacked is not None
     own = {k: v[client] for k, v in stacked.items()}
     return own, OWNED[client], f"model of client {client}"
+
+
+def gathered(
+    ax: Axes, z: Tensor, owner: Tensor, rings: Tensor, stars: Mapping[int, Tensor]
+) -> None:
+    """Draw points, and a ring and a star for each class, in the classes' colours.
+
+    Parameters
+    ----------
+    z : Tensor ``[n, 2]``
+    owner : Tensor ``[n]``
+        The class of each point.
+    rings : Tensor ``[C, 2]``
+    stars : mapping
+        Class -> ``[2]``; a class may have none.
+    """
+    for c, ring in enumerate(rings):
+        colour = CYCLE[c]
+        ax.scatter(*z[owner == c].T, s=6, color=colour)
+        ax.scatter(*ring, s=55, facecolors="none", edgecolors=colour, linewidths=1.5)
+        if c in stars:
+            ax.scatter(*stars[c], marker="*", s=80, color=colour, ec="black", lw=0.5)
+
+
+def gathered_legend(fig: Figure, classes: int = 10) -> None:
+    """Say below a figure what points, rings, stars and colours of ``gathered`` are."""
+    kinds = {"virtual images": (".", "0.3"), "virtual prototype": ("o", "none")}
+    kinds |= {"true prototype": ("*", "0.3")}
+    handles = [
+        Line2D([], [], ls="", color="0.3", marker=marker, mfc=face, label=said)
+        for said, (marker, face) in kinds.items()
+    ]
+    look: dict[str, Any] = {"ls": "", "marker": "o", "ms": 4}
+    handles += [
+        Line2D([], [], color=CYCLE[c], label=str(c), **look) for c in range(classes)
+    ]
+    where: dict[str, Any] = {"loc": "outside lower center", "ncols": 3 + classes}
+    where |= {"fontsize": 6.5, "handletextpad": 0.1, "columnspacing": 0.8}
+    fig.legend(handles=handles, **where)
 
 
 def _regions(played: Played, state: State, own: tuple[int, ...], z: Tensor) -> Tensor:

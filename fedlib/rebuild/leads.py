@@ -192,11 +192,11 @@ def board(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
 def _legend() -> list[Line2D]:
     """Return what marks mean."""
     look: dict[str, Any] = {"linestyle": "", "marker": "o"}
-    printed = Line2D([], [], linestyle=":", marker="d", color=BLACK, label="printed")
+    theirs = Line2D([], [], linestyle=":", marker="d", color=BLACK, label="printed")
     ours = [Line2D([], [], color=c, label=said, **look) for said, c in VERDICTS.items()]
     hollow: dict[str, Any] = look | {"mfc": "white"}
     hollow["label"] = "smaller budget, not judged"
-    return [printed, *ours, Line2D([], [], color=GREY, **hollow)]
+    return [theirs, *ours, Line2D([], [], color=GREY, **hollow)]
 
 
 def _beside(ax: Axes, y: float, text: str, **look: Any) -> None:

@@ -126,7 +126,7 @@ def test_what_is_taken_or_cannot_be_followed_is_refused(mine):
         own.add_scheme(common.SchemeSettings, print)
     with pytest.raises(ModuleNotFoundError, match="no_such_module"):
         own.use("no_such_module")
-    with pytest.raises(DataError, match="nowhere: got images of 0 classes"):
+    with pytest.raises(DataError, match="nowhere, which does not exist"):
         data.add_folder("new", "nowhere")
     with pytest.raises(ValueError, match="like: got 'mnist', expected one of"):
         papers.add("fedmps", "my_shapes", like="mnist")
