@@ -158,8 +158,8 @@ def _compute(
     fed = federation(spec)
     if not fed.test.sizes().any():
         raise ValueError(
-            f"clients: got {spec.clients}, of whom none gets a test sample: of "
-            f"{len(fed.test.y)} each takes as many of a class; expected fewer"
+            f"clients: got {spec.clients}, of whom none gets a test sample "
+            f"({len(fed.test.y)} in all); expected fewer"
         )
     start, journal = checkpoints.resume(home, fed)
     rows, done = journal.rows, start[0] if start else 0
