@@ -210,7 +210,7 @@ def redrawn(name: str) -> Drawing:
     fig, drawn = DRAWN[name](df)
     own = [n for n in paths.artefact_names() if name == n or name.startswith(f"{n}_")]
     about = json.loads((FOLDER / f"{max(own, key=len)}.json").read_text("utf-8"))
-    saving.footnote(fig, captions.budget(about, "sd" in drawn))
+    saving.footnote(fig, captions.budget(about, list(drawn)))
     return fig, drawn
 
 

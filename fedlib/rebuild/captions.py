@@ -1,7 +1,7 @@
 """What stands below a picture: data, budget, seeds, and who has not trained."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from fedlib import registry
@@ -18,32 +18,42 @@ NETS = {
 OTHER_DATA = " is not a data set of the paper"  # how one of other data ends
 
 
-def budget(about: Mapping[str, Any], spread: bool = False) -> str:
+def _seeds(seeds: Sequence[int], columns: Collection[str]) -> list[str]:
+    """Return what a picture with these columns shows of several seeds, or of one."""
+    if len(seeds) < 2:
+        return ["one seed"] if seeds else []
+    if "sd" in columns:
+        return [f"mean and one sd of {len(seeds)} seeds"]
+    if "channel" in columns:  # grey values
+        return [f"images of seed {seeds[0]} alone, scores of {len(seeds)} seeds"]
+    if "percent" in columns:  # of all values
+        return [f"values of {len(seeds)} seeds together"]
+    return [f"mean of {len(seeds)} seeds"]
+
+
+def budget(about: Mapping[str, Any], columns: Collection[str] = ()) -> str:
     """Return one line of an artefact's provenance, to stand in its pictures.
 
     Parameters
     ----------
     about : mapping
         What the JSON beside an artefact holds.
-    spread : bool
-        Whether the picture shows a standard deviation over seeds.
+    columns : list of str
+        Those of the picture's numbers: they say what it shows of several seeds.
     """
     titles = {part["name"]: part["title"] for part in about["data"]}
     texts: dict[str, list[str]] = {"reduced": [], "not_paper_data": []}
     for note in about["notes"]:
         texts.setdefault(note["kind"], []).append(note["text"])
     said = _reduced(titles, about["runs"], texts["reduced"])
-    seeds = len(about["seeds"])
-    if seeds == 1:
-        said.append("one seed")
-    elif seeds:
-        said.append(f"mean and one sd of {seeds} seeds" if spread else f"{seeds} seeds")
+    said += _seeds(about["seeds"], columns)
     for name in (text.removesuffix(OTHER_DATA) for text in texts["not_paper_data"]):
         said.append(f"{titles.get(name, name)} is no data of the paper")
     if alike := untrained(about["runs"]):
         said.append(f"not trained enough to differ in any digit: {', '.join(alike)}")
     text = "; ".join(said) + "." if said else ""
-    return re.sub(r"\w+", lambda match: _net(match[0]), text)
+    text = re.sub(r"\w+", lambda match: _net(match[0]), text)
+    return text[:1].upper() + text[1:]
 
 
 def _reduced(

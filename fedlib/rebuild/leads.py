@@ -130,7 +130,7 @@ def verdict(row: Mapping[str, Any]) -> str:
 def notes(table: pd.DataFrame) -> list[Note]:
     """Return what was cut of the runs behind leads that are drawn hollow."""
     hollow = table["reduced"] & table["mean"].notna()
-    cut = "the hollow ones, with fewer rounds, one local epoch, a small net"
+    cut = "hollow leads are of fewer rounds, one local epoch and a small net"
     return [Note("reduced", REDUCED + cut)] if hollow.any() else []
 
 
@@ -194,9 +194,10 @@ def _legend() -> list[Line2D]:
     look: dict[str, Any] = {"linestyle": "", "marker": "o"}
     theirs = Line2D([], [], linestyle=":", marker="d", color=BLACK, label="printed")
     ours = [Line2D([], [], color=c, label=said, **look) for said, c in VERDICTS.items()]
-    hollow: dict[str, Any] = look | {"mfc": "white"}
-    hollow["label"] = "smaller budget, not judged"
-    return [theirs, *ours, Line2D([], [], color=GREY, **hollow)]
+    hollow: dict[str, Any] = look | {"mfc": "white", "label": "hollow: smaller budget"}
+    whisker: dict[str, Any] = {"marker": "|", "label": "whiskers: one sd over seeds"}
+    others = [Line2D([], [], color=GREY, **part) for part in (hollow, whisker)]
+    return [theirs, *ours, *others]
 
 
 def _beside(ax: Axes, y: float, text: str, **look: Any) -> None:

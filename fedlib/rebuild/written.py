@@ -174,7 +174,7 @@ class Written:
         base = figures_dir() / self.preset / self.paper / self.name
         write_text(base.with_name(f"{base.name}.json"), text + "\n")
         for fig, df, path in self._drawn:
-            saving.footnote(fig, captions.budget(content, "sd" in df))
+            saving.footnote(fig, captions.budget(content, list(df)))
             saving.save(fig, df, path)
         self._drawn.clear()
 

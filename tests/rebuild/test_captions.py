@@ -45,10 +45,25 @@ def test_code_names_of_nets_are_not():
     assert "100 rounds" in told
 
 
-def test_seeds_have_their_spread_where_it_is_drawn():
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        (["round", "value"], "mean of 3 seeds"),
+        (["round", "value", "sd"], "mean and one sd of 3 seeds"),
+        (["y", "x", "channel"], "images of seed 0 alone, scores of 3 seeds"),
+        (["kind", "percent"], "values of 3 seeds together"),
+    ],
+)
+def test_what_is_shown_of_several_seeds_is_said(columns, said):
     runs = [run("moon", 0.1 * seed, seed=seed) for seed in range(3)]
-    assert captions.budget(about(runs)).endswith("; 3 seeds.")
-    assert captions.budget(about(runs), True).endswith("; mean and one sd of 3 seeds.")
+    assert captions.budget(about(runs), columns).endswith(f"; {said}.")
+    assert captions.budget(about(runs[:1]), columns).endswith("; one seed.")
+
+
+def test_a_note_below_a_picture_is_a_sentence():
+    note = {"kind": "reduced", "text": "reduced budget: hollow leads are of 5 rounds"}
+    told = captions.budget(about([], [note], (), ()))
+    assert told == "Hollow leads are of 5 rounds."
 
 
 def test_data_of_no_paper_are_named():
