@@ -1,10 +1,11 @@
 """How methods, classes and controls look in every figure, and what they are called.
 
 Colours are safe for colour-blind readers; marker and line alone, without colour, tell
-any two methods apart. A method looks alike in every figure, its variants have its
-colour, and controls are grey.
+any two methods apart. A method looks alike in every figure. Its variants have shades of
+its colour that are apart in grey, too, and a line of their own; controls are grey.
 """
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -30,7 +31,7 @@ RC: Any = {
     "ytick.labelsize": 7,
     "legend.fontsize": 7,
     "legend.frameon": False,
-    "legend.handlelength": 2.6,
+    "legend.handlelength": 3.8,  # dashes are seen on both sides of a marker
     "legend.columnspacing": 1.2,
     "axes.linewidth": 0.6,
     "axes.spines.top": False,
@@ -48,6 +49,7 @@ RC: Any = {
 BLACK, GREY, SKY, BLUE, GREEN = "#000000", "#767676", "#56B4E9", "#0072B2", "#009E73"
 ORANGE, OLIVE, PURPLE, WINE, RED = "#E69F00", "#8F8F23", "#B8569D", "#7A1F4D", "#D55E00"
 DASH, DOT, DASHDOT, DASHDOTDOT = "--", ":", "-.", (0, (3, 1, 1, 1, 1, 1))
+LONG = (0, (9, 2))
 Line = str | tuple[int, tuple[int, ...]]
 
 
@@ -84,7 +86,8 @@ class Style(NamedTuple):
             "marker": self.marker,
             "linestyle": self.line,
             "linewidth": self.width,
-            "zorder": 3 if self.line == "-" else 2,
+            # a thin broken line over a thick one leaves both to be seen
+            "zorder": 2 if self.line == "-" else 3,
             **self.marks,
         }
 
@@ -131,8 +134,27 @@ ADDED = ["#5533FF", "#663300"]
 CYCLE = [BLUE, RED, GREEN, PURPLE, ORANGE, SKY, WINE, OLIVE, BLACK, GREY]
 MARKERS = "osD^vPX<>d"
 LINES: list[Line] = [DASH, DOT, DASHDOT, DASHDOTDOT]
+# What is behind a method's name in print -> its place among looks of variants, the same
+# in every figure. Others take the first place that is free.
+PLACES = {
+    "reference": 0,
+    "raw": 1,
+    "squared": 1,
+    "distance mean": 1,
+    "E as epochs": 2,
+    "moments kept": 2,
+    "rate 0.01": 2,
+    "clipped at 5": 3,
+    "raw, clipped at 5": 4,
+    "raw, rate 0.01": 5,
+}
 HATCHES = ["", "////", "....", "\\\\\\\\", "xxxx", "----", "++++", "||||", "oooo", "**"]
 COUNTS = ListedColormap(mpl.colormaps["Blues"](np.linspace(0.12, 1, 256)))
+
+
+STEP = 20.0  # of L*, at most, between shades
+DARK, LIGHT = 42.0, 60.0  # L* below which shades get lighter, and where they end
+MIX = np.linspace(0, 1, 101)  # shares of white or black
 
 
 def use_style() -> None:
@@ -169,10 +191,27 @@ def style(method: str) -> Style:
     return Style(registry.title(method), colour, marker, line)
 
 
-def tint(colour: str, strength: int) -> str:
-    """Return a colour, or at strength 1 the lighter one of a method's next variant."""
-    red, green, blue = (c + 0.35 * strength * (1 - c) for c in to_rgb(colour))
-    return to_hex((red, green, blue))
+def _lightness(colour: Any) -> float:
+    """Return CIE L* of a colour: 0 black, 100 white."""
+    c = np.array(to_rgb(colour))
+    linear = np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
+    bright = float(linear @ [0.2126, 0.7152, 0.0722])
+    return 116 * np.cbrt(bright) - 16 if bright > 0.0089 else 903.3 * bright
+
+
+def shade(colour: str, step: int) -> str:
+    """Return a colour, or its shade of step 1 or 2, apart from it also in grey.
+
+    Light colours get darker and dark ones lighter, so that all stand out from paper.
+    """
+    if step == 0:
+        return colour
+    own = _lightness(colour)
+    by = min(STEP, (LIGHT - own) / 2) if own < DARK else -0.75 * STEP
+    aim = own + by * step
+    goal = np.array([1.0] * 3 if own < DARK else [0.0] * 3)
+    mixed = [to_rgb(colour) + part * (goal - to_rgb(colour)) for part in MIX]
+    return to_hex(min(mixed, key=lambda c: abs(_lightness(c) - aim)))
 
 
 def family(name: str) -> str | None:
@@ -187,49 +226,85 @@ def family(name: str) -> str | None:
     return titles.get(first[0]) if first else None
 
 
-def _unlike(
-    chosen: Iterable[Style], markers: Sequence[str], lines: Sequence[Line], shift: int
+def _free(
+    chosen: Iterable[Style], marker: int, lines: Sequence[Line]
 ) -> tuple[str, Line]:
-    """Return the marker that is used least, and a line that it does not have yet."""
-    taken = [(look.marker, look.line) for look in chosen]
-    used = [marker for marker, _ in taken]
-    marker = min(markers, key=used.count)
-    first = shift % len(lines)
-    turn = [*lines[first:], *lines[:first]]
-    return marker, next((one for one in turn if (marker, one) not in taken), turn[0])
+    """Return the first marker from a place on, and line, that nobody has together."""
+    taken = {(look.marker, look.line) for look in chosen}
+    turn = [*MARKERS[marker:], *MARKERS[:marker]]
+    pairs = [(mark, line) for line in lines for mark in turn]
+    return next((pair for pair in pairs if pair not in taken), pairs[0])
+
+
+def _places(names: Sequence[str]) -> dict[str, int]:
+    """Return each variant's place among those of its method: its own, or a free one."""
+    wanted = {name: PLACES.get(_behind(name)) for name in names}
+    taken: dict[int, str] = {}
+    for name, place in wanted.items():
+        if place is not None:
+            taken.setdefault(place, name)
+    free = (place for place in itertools.count() if place not in taken)
+    places = {name: place for place, name in taken.items()}
+    return {name: places[name] if name in places else next(free) for name in names}
+
+
+def _behind(name: str) -> str:
+    """Return what a title has behind its method's: ``reference``, ``squared``."""
+    match = re.fullmatch(r"\w+ \((.+)\)", titled(name))
+    return match[1] if match else ""
+
+
+def _variants(method: str, names: Sequence[str], chosen: dict[str, Style]) -> None:
+    """Add the looks of a method's variants to those chosen."""
+    own = style(method)
+    lines = [line for line in (*LINES, LONG) if line != own.line]
+    for name, place in _places(names).items():
+        first = place % len(lines)
+        turn = [*lines[first:], *lines[:first]]
+        marker, line = _free(chosen.values(), place % len(MARKERS), turn)
+        tone = shade(own.colour, (2, 1, 0)[place % 3])
+        chosen[name] = Style(titled(name), tone, marker, line, hollow=True)
 
 
 def styles(names: Iterable[Any]) -> dict[str, Style]:
     """Return the style of each name: a method's own, or one that follows from it.
 
-    A variant has its method's colour, every other one lighter, and a hollow marker and
-    a line of its own; controls are grey. What is no method's gets a colour that nobody
-    else has.
+    A variant has a shade of its method's colour, a hollow marker and a line of its own;
+    controls are grey. What is no method's gets a colour that nobody else has.
     """
     names = list(names)
     chosen = {name: style(name) for name in names if name in registry.METHODS}
     of = {name: family(str(name)) for name in names}
-    own = {name: style(method).colour for name, method in of.items() if method}
-    own |= dict.fromkeys(CONTROLS.intersection(names), GREY)
-    free = sorted(range(len(CYCLE)), key=lambda i: CYCLE[i] in own.values())
+    for method in dict.fromkeys(filter(None, of.values())):
+        mine = [name for name in names if of[name] == method and name not in chosen]
+        _variants(method, mine, chosen)
+    rest = [name for name in names if name not in chosen]
+    used = {style(method).colour for method in of.values() if method}
+    used |= {GREY} if CONTROLS.intersection(rest) else set()
+    free = sorted(range(len(CYCLE)), key=lambda i: CYCLE[i] in used)
     solid = [] if any(of.values()) else ["-"]
-    others = 0
-    for name in (name for name in names if name not in chosen):
-        if name in own:
-            shift = sum(of[other] == of[name] for other in chosen)
-            colour = tint(own[name], shift % 2)
-            avoid = [style(method).line] if (method := of[name]) else []
-            lines = [line for line in LINES if line not in avoid]
-            marker, line = _unlike(chosen.values(), MARKERS, lines, shift)
-        else:
-            at = free[others % len(free)]
-            colour, markers = CYCLE[at], MARKERS[at:] + MARKERS[:at]
-            lines = [*solid, *LINES]
-            marker, line = _unlike(chosen.values(), markers, lines, others)
-            others += 1
-        hollow = name in own and name not in CONTROLS
-        chosen[name] = Style(words(str(name)), colour, marker, line, hollow)
+    count = {True: 0, False: 0}  # of controls, and of others
+    for name in rest:
+        control = name in CONTROLS
+        lines = LINES if control else [*solid, *LINES]
+        place = count[control]
+        first = place % len(lines)
+        at = first if control else free[place % len(free)]
+        turn = [*lines[first:], *lines[:first]]
+        marker, line = _free(chosen.values(), at, turn)
+        colour = shade(GREY, place % 3) if control else CYCLE[at]
+        chosen[name] = Style(titled(name), colour, marker, line)
+        count[control] += 1
     return {name: chosen[name] for name in names}
+
+
+def titled(name: Any) -> str:
+    """Return how a line is called: a method's variant in brackets behind it.
+
+    ``FedPA, squared`` and ``FedPA (po_dist=mse)`` are both ``FedPA (squared)``.
+    """
+    said = words(str(name))
+    return re.sub(r"^(\w+), (.+)$", r"\1 (\2)", said) if family(said) else said
 
 
 # What a run's switches are called in pictures; others lose their underscores.
