@@ -20,6 +20,9 @@ from fedlib.draw.looks import (
 )
 
 HUNDREDFOLD = 100.0  # from where on the smaller of two curves is not seen beside it
+NEAR = 0.04  # accuracies of lines that are drawn on each other
+LEAST = 0.015  # of accuracy that an enlarged panel shows
+MANY = 4  # lines that a column's width has room for
 ROOM = 4.0  # how much of its height a panel may lose to an axis that it shares
 
 
@@ -55,6 +58,42 @@ def compare(
             axes[place].sharey(axes[places[0]])
             axes[place].tick_params(labelleft=True)
     return groups
+
+
+def in_turn(titles: Iterable[Any]) -> list[Any]:
+    """Return titles of panels, those of one quantity together, ``before`` first."""
+    titles = list(titles)
+    quantity = [str(title).partition(",")[0] for title in titles]
+    before = [", before" in str(title) for title in titles]
+    places = range(len(titles))
+    key = [(quantity.index(quantity[i]), not before[i], i) for i in places]
+    return [titles[i] for *_, i in sorted(key)]
+
+
+def crowded(
+    part: pd.DataFrame, x: str, y: str, line: str
+) -> tuple[float, float, float] | None:
+    """Return from where on, and between which heights, a panel is worth enlarging.
+
+    It is where half of the lines, and at least two, end in the last third within four
+    points of accuracy of their median or of such a line, on less than a quarter of the
+    panel's height.
+    """
+    first, last = part[x].min(), part[x].max()
+    late = part[part[x] >= last - (last - first) / 3]
+    ends = late.groupby(line)[y].mean()
+    middle = ends.median()
+    apart = np.sort([*ends, middle])
+    cluster = dict(zip(apart, np.cumsum(np.diff(apart, prepend=0) > NEAR), strict=True))
+    near = ends[ends.map(cluster) == cluster[middle]].index
+    if part[x].nunique() < 12 or len(near) < max(2, len(ends) / 2):
+        return None
+    heights = late.loc[late[line].isin(near), y]
+    low, high = heights.min(), heights.max()
+    if high - low > (part[y].max() - part[y].min()) / 4:
+        return None
+    more = max(0.0, LEAST - (high - low)) / 2
+    return late[x].min(), low - more, high + more
 
 
 def spread_out(ax: Axes, lines: Iterable[Any]) -> None:

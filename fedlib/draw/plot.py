@@ -17,13 +17,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from fedlib import registry
 from fedlib.draw.layout import (
+    MANY,
     compare,
+    crowded,
     in_percent,
+    in_turn,
     panel_axes,
     require,
     spread_out_alike,
@@ -85,6 +88,33 @@ def _curve(
     return curve
 
 
+def _enlarge(whole: Axes, ax: Axes, window: tuple[float, float, float], x: str) -> None:
+    """Show on a second panel what a window of the first one has, and frame it there."""
+    start, low, high = window
+    end, room = whole.dataLim.x1, 0.08 * (high - low)
+    low, high = low - room, high + room
+    ax.set(xlim=(start, end + 0.02 * (end - start)), ylim=(low, high))
+    ax.set_title(f"Enlarged, from {words(x)} {start:g}")
+    frame = Rectangle((start, low), end - start, high - low, fill=False, zorder=4)
+    frame.set(edgecolor="0.3", linewidth=0.6)
+    whole.add_patch(frame)
+
+
+def _panels_of(
+    windows: Sequence[Any], lines: int, **words: Any
+) -> tuple[Figure, list[Axes], list[Axes], int]:
+    """Return a figure with its panels, those that enlarge them, and legend columns.
+
+    One panel is enlarged beside itself, several below, if each is ``crowded``.
+    """
+    count = len(windows)
+    again = count if all(windows) and count < 4 else 0
+    wide = lines > MANY
+    height = 2.9 if wide and count + again == 1 else 2.2
+    fig, axes, columns = panel_axes(count + again, height, lines, wide=wide, **words)
+    return fig, axes[:count], axes[count:], columns
+
+
 @mpl.rc_context(RC)
 def curves(
     df: pd.DataFrame,
@@ -98,6 +128,9 @@ def curves(
     percent: bool = True,
 ) -> tuple[Figure, pd.DataFrame]:
     """Draw one curve per line's name, with a band of one sd.
+
+    Where accuracies end so close together that a panel does not show them apart, a
+    second one enlarges its last third, which is framed in the first.
 
     Parameters
     ----------
@@ -115,27 +148,30 @@ def curves(
     look = styles(order)
     rows = df if panel in df else df.assign(**{panel: ""})
     parts = dict(list(rows.groupby([panel, line], sort=False)))
-    panels = list(dict.fromkeys(rows[panel]))
-    labels = [s.label for s in look.values()]
-    fig, axes, columns = panel_axes(
-        len(panels), 2.2, len(order), xlabel=xlabel, ylabel=ylabel, labels=labels
-    )
+    panels = in_turn(dict.fromkeys(rows[panel]))
     drawn_in = [rows[rows[panel] == title] for title in panels]
+    close = [crowded(part, x, y, line) if percent else None for part in drawn_in]
+    labels = [s.label for s in look.values()]
+    words_of = {"xlabel": xlabel, "ylabel": ylabel, "labels": labels}
+    fig, axes, large, columns = _panels_of(close, len(order), **words_of)
     alike = compare(axes, panels, [part[y] for part in drawn_in])
     handles = {}
-    for ax, title in zip(axes, panels, strict=True):
+    titled = zip([*axes, *large], [*panels, *panels[: len(large)]], strict=True)
+    for ax, title in titled:
         for place, name in enumerate(order):
             if (title, name) not in parts:
                 continue
             part = parts[title, name].sort_values(x)
-            step = max(1, len(part) // 8)
+            step = max(1, len(part) // (24 if ax in large else 8))
             marked = (place * step // len(order), step)
             handles[name] = _curve(ax, part, x, y, look[name], marked)
         ax.grid(axis="y")
         ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         ax.set_title(words(str(title)))
+    for whole, ax, window in zip(axes, large, close, strict=False):
+        _enlarge(whole, ax, window or (0, 0, 1), x)
     if percent:
-        in_percent(*axes)
+        in_percent(*axes, *large)
     else:
         spread_out_alike(axes, alike, drawn_in, [panel, line], y)
     fig.legend(

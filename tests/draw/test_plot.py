@@ -14,7 +14,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
 from fedlib import registry
-from fedlib.draw import looks, panels, plot, saving, shaded
+from fedlib.draw import layout, looks, panels, plot, saving, shaded
 from fedlib.registry import METHODS
 from fedlib.support.paths import ROOT
 
@@ -147,12 +147,34 @@ def test_a_variant_has_its_methods_colour_in_any_company(company):
     look = looks.styles([*company, *variants])
     for name, method in zip(variants, ("fedpa", "fedpa", "fedavg"), strict=True):
         own = looks.style(method)
-        assert look[name].colour in {looks.tint(own.colour, i) for i in (0, 1)}
+        assert look[name].colour in {looks.shade(own.colour, i) for i in range(3)}
         assert look[name].hollow
         assert not own.hollow
         assert look[name].line != own.line
     assert len({(s.marker, s.line) for s in look.values()}) == len(look)
     assert len({(s.colour, s.line, s.marker) for s in look.values()}) == len(look)
+
+
+@pytest.mark.parametrize("method", OWN)
+def test_six_variants_of_a_method_are_apart_in_line_or_in_grey(method):
+    title = registry.title(method)
+    variants = [f"{title} ({name})" for name in [*looks.PLACES, "a", "b"][-7:]]
+    look = looks.styles([method, *variants])
+    assert len({s.line for s in look.values()}) == 6
+    for a, b in combinations(look.values(), 2):
+        light = [lab(linear(s.colour))[0] for s in (a, b)]
+        assert a.line != b.line or abs(light[0] - light[1]) > 10, (a, b)
+    for name in variants:
+        contrast = 1.05 / (linear(look[name].colour) @ [0.2126, 0.7152, 0.0722] + 0.05)
+        assert contrast > (2 if look[name].colour == looks.style(method).colour else 3)
+
+
+def test_a_variant_looks_alike_beside_others_and_by_either_name():
+    first = looks.styles(["fedpa", "FedPA (po_dist=mse)", "FedPA (reference)"])
+    second = looks.styles(["FedPA (reference)", "FedPA, new", "FedPA, squared"])
+    assert first["FedPA (po_dist=mse)"] == second["FedPA, squared"]
+    assert first["FedPA (reference)"] == second["FedPA (reference)"]
+    assert second["FedPA, squared"].label == "FedPA (squared)"
 
 
 def test_a_name_is_of_the_method_that_it_begins_with():
@@ -164,7 +186,7 @@ def test_a_name_is_of_the_method_that_it_begins_with():
 def test_controls_are_grey_and_others_have_colours_that_nobody_has():
     names = ["fedmps", "fedproto", "Chance", "Class mean", "no contrast", "low"]
     look = looks.styles(names)
-    assert look["Chance"].colour in {looks.tint(looks.GREY, i) for i in (0, 1)}
+    assert look["Chance"].colour in {looks.shade(looks.GREY, i) for i in range(3)}
     assert look["Chance"].line != look["Class mean"].line
     colours = {look[n].colour for n in ("fedmps", "fedproto", "no contrast", "low")}
     assert len(colours) == 4
@@ -321,11 +343,12 @@ def test_a_legend_is_as_wide_as_the_picture_at_most(letters, panels_of):
     assert box.x1 <= fig.bbox.width
 
 
-def test_nine_long_names_stand_in_two_columns():
+def test_nine_lines_have_a_page_and_long_names_stand_in_three_columns():
     names = [f"FedHPro (raw, clipped at {i})" for i in range(9)]
     rows = [(n, r, 0.5) for n in names for r in (1, 2)]
     fig, _ = plot.curves(pd.DataFrame(rows, columns=["method", "round", "accuracy"]))
-    assert fig.legends[0]._ncols == 2
+    assert fig.legends[0]._ncols == 3
+    assert fig.get_figwidth() == looks.PAGE
 
 
 def test_curves_draw_the_numbers_they_return():
@@ -356,6 +379,48 @@ def test_curves_have_a_panel_each_and_refuse_doubled_rows():
         plot.curves(df.drop(columns="accuracy"))
     with pytest.raises(ValueError, match="no rows"):
         plot.curves(df.iloc[:0])
+
+
+def settled(ends: list[float]) -> pd.DataFrame:
+    rows = [
+        (r, f"m{i}", e * r / (r + 1)) for i, e in enumerate(ends) for r in range(90)
+    ]
+    return pd.DataFrame(rows, columns=["round", "method", "accuracy"])
+
+
+@pytest.mark.parametrize(
+    ("ends", "window"),
+    [
+        ([0.9, 0.91, 0.92, 0.5], (60, 0.9 * 60 / 61, 0.92 * 89 / 90)),
+        ([0.9, 0.9], (60, 0.8801, 0.8951)),  # no narrower than LEAST
+        ([0.9, 0.8, 0.7], None),
+        ([0.9], None),
+    ],
+)
+def test_what_ends_close_together_is_enlarged_and_framed(ends, window):
+    df = settled(ends)
+    got = layout.crowded(df, "round", "accuracy", "method")
+    if window is None:
+        assert got is None
+    else:
+        assert got == pytest.approx(window, abs=1e-4)
+    fig, drawn = plot.curves(df)
+    assert len(fig.axes) == (1 if window is None else 2)
+    assert len(drawn) == len(df)
+    if window is None:
+        return
+    whole, large = fig.axes
+    assert large.get_title() == "Enlarged, from round 60"
+    (frame,) = rectangles(whole)
+    (low, high), ends_at = large.get_ylim(), frame.get_bbox()
+    assert (ends_at.y0, ends_at.y1) == pytest.approx((low, high))
+    assert [len(ax.lines) for ax in fig.axes] == [len(ends)] * 2
+
+
+def test_panels_of_one_quantity_stand_together_before_first():
+    titles = ["Gap, after", "Loss", "Gap, before fitting", "Gap", "Length"]
+    turn = ["Gap, before fitting", "Gap, after", "Gap", "Loss", "Length"]
+    assert layout.in_turn(titles) == turn
 
 
 def test_heatmap_has_clients_across_and_leaves_empty_cells_blank():
