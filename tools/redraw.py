@@ -30,6 +30,11 @@ from fedlib.support import paths
 
 FOLDER = paths.ROOT / "figures" / "cpu"
 Drawing = tuple[Figure, pd.DataFrame]
+BEST = "Best test accuracy (%)"
+MERGING: dict[str, Any] = {
+    "names": {"merge_threshold": "Merge threshold"},
+    "legend": "Distance of components, over dimensions",
+}
 
 
 def _curves(df: pd.DataFrame, **options: Any) -> Drawing:
@@ -140,18 +145,16 @@ def _losses(df: pd.DataFrame) -> Drawing:
 
 def _participation(df: pd.DataFrame) -> Drawing:
     names = {"participation": "Share of the clients in a round"}
-    return panels.lines(df, names=names)
+    return panels.lines(df, names=names, ylabel=BEST)
 
 
 def _thresholds(df: pd.DataFrame) -> Drawing:
-    names = {"merge_threshold": "Merge threshold"}
-    return panels.lines(df, names=names)
+    return panels.lines(df, ylabel=BEST, **MERGING)
 
 
 def _floats(df: pd.DataFrame) -> Drawing:
     look = {"ylabel": "Floats per client (thousands)", "percent": False}
-    names = {"merge_threshold": "Merge threshold"}
-    return panels.lines(df, y="floats_k", names=names, **look)
+    return panels.lines(df, y="floats_k", **look, **MERGING)
 
 
 # What each committed picture is drawn by, as its notebook draws it.

@@ -1,7 +1,8 @@
 """Panels and their axes: how many side by side, which share an axis, in which scale."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -146,7 +147,43 @@ def spread_out_alike(
 def in_percent(*axes: Axes) -> None:
     """Label fractions on vertical axes in percent."""
     for ax in axes:
-        ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:.4g}"))
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: _percent(v)))
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.4g}".replace("-", "\N{MINUS SIGN}")
+
+
+def five_points(ax: Axes) -> None:
+    """Let an axis of accuracies span five points: a seed's noise is no trend."""
+    low, high = ax.get_ylim()
+    more = max(0.0, 0.05 - (high - low)) / 2
+    above = min(more, max(0.0, 1 - high)) if high <= 1 else more
+    ax.set_ylim(low - 2 * more + above, high + above)
+
+
+def beside(
+    heights: Mapping[Any, Mapping[Any, float]], apart: float, step: float
+) -> dict[Any, float]:
+    """Return by how much each line is moved sideways, so that none hides another.
+
+    Lines are moved that are no further than ``apart`` from another one at a place.
+
+    Parameters
+    ----------
+    heights : mapping
+        Of each line, from a place on the horizontal axis to its height.
+    step : float
+        Between two such lines.
+    """
+    near: dict[Any, None] = {}
+    for one, other in combinations(heights, 2):
+        both = set(heights[one]) & set(heights[other])
+        if any(abs(heights[one][at] - heights[other][at]) <= apart for at in both):
+            near |= {one: None, other: None}
+    order = [name for name in heights if name in near]
+    moved = {name: step * (i - (len(order) - 1) / 2) for i, name in enumerate(order)}
+    return {name: moved.get(name, 0.0) for name in heights}
 
 
 def with_sd(df: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:

@@ -5,20 +5,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
+from matplotlib.transforms import ScaledTranslation
 
 from fedlib.draw import layout, looks, plot
 from fedlib.draw.looks import RC
 
+MARKER = 3.5  # points between lines that are moved sideways
+
 
 def _logarithmic(values: Sequence[Any]) -> bool:
     """Return whether positive values span so much that their logarithm is drawn."""
-    return min(values) > 0 and max(values) / min(values) >= 20
+    return min(values) > 0 and max(values) / min(values) >= 10
 
 
 def _places(values: Sequence[Any]) -> dict[Any, Any]:
@@ -28,14 +32,31 @@ def _places(values: Sequence[Any]) -> dict[Any, Any]:
 
 
 def _line(
-    ax: Axes, at: Sequence[Any], points: pd.DataFrame, y: str, look: looks.Style
+    ax: Axes,
+    at: Sequence[Any],
+    points: pd.DataFrame,
+    y: str,
+    look: looks.Style,
+    moved: float,
 ) -> ErrorbarContainer:
-    """Draw one line, with whiskers of one sd where there is one."""
+    """Draw one line, with whiskers of one sd where there is one, moved by points."""
     several = "sd" in points and points["sd"].notna().any()
     spread = points["sd"] if several else None
-    return ax.errorbar(
-        at, points[y], yerr=spread, elinewidth=0.8, capsize=2, **look.stroke
-    )
+    whiskers: dict[str, Any] = {"elinewidth": 0.8, "capsize": 2}
+    drawn = ax.errorbar(at, points[y], yerr=spread, **whiskers, **look.stroke)
+    aside = ScaledTranslation(moved / 72, 0, ax.figure.dpi_scale_trans)
+    for part in drawn.get_children() if moved else []:
+        part.set_transform(ax.transData + aside)
+    return drawn
+
+
+def _moved(part: pd.DataFrame, x: str, y: str, line: str) -> dict[Any, float]:
+    """Return by how many points each line of a panel is moved sideways."""
+    heights = {
+        name: dict(zip(mine[x], mine[y], strict=True))
+        for name, mine in part.groupby(line, sort=False)
+    }
+    return layout.beside(heights, 0.02 * np.ptp(part[y]), MARKER)
 
 
 def _setting_axis(ax: Axes, place: Mapping[Any, Any]) -> None:
@@ -61,12 +82,14 @@ def lines(
     setting: str = "setting",
     names: Mapping[str, str] | None = None,
     ylabel: str = "Test accuracy (%)",
+    legend: str | None = None,
     percent: bool = True,
 ) -> tuple[Figure, pd.DataFrame]:
     """Draw ``y`` against a setting: a panel per data set and swept setting.
 
     Settings that are numbers are drawn to scale, on a logarithmic axis where they are
-    positive and span a factor of 20; others are evenly spaced.
+    positive and span a factor of 10; others are evenly spaced. Lines that would lie on
+    each other are moved sideways, by the width of a marker.
 
     Parameters
     ----------
@@ -80,6 +103,8 @@ def lines(
         is what its column says.
     names : mapping, optional
         From a setting, or a panel, to its printed name.
+    legend : str, optional
+        What the lines' names are of, above them.
     percent : bool
         Whether ``y`` are fractions to be labelled in percent.
     """
@@ -91,8 +116,9 @@ def lines(
     labels = [style.label for style in look.values()]
     rows = df if setting in df else df.assign(**{setting: x})
     panels = list(rows.groupby([panel, setting], sort=False))
+    wide = len(order) > layout.MANY and len(panels) == 1
     fig, axes, columns = layout.panel_axes(
-        len(panels), 2.2, len(order), ylabel=ylabel, labels=labels
+        len(panels), 2.2, len(order), wide, ylabel=ylabel, labels=labels
     )
     titles = [""] * len(panels)
     if df[panel].nunique() > 1:
@@ -102,22 +128,24 @@ def lines(
     handles = {}
     for ax, title, ((_, swept), part) in zip(axes, titles, panels, strict=True):
         place = _places(list(dict.fromkeys(part[x])))
-        for name in order:
+        moved = _moved(part, x, y, line)
+        for name in moved:
             points = part[part[line] == name]
-            if not points.empty:
-                at = [place[value] for value in points[x]]
-                handles[name] = _line(ax, at, points, y, look[name])
+            at = [place[value] for value in points[x]]
+            handles[name] = _line(ax, at, points, y, look[name], moved[name])
         _setting_axis(ax, place)
         ax.set_xlabel(looks.words(str(names.get(swept, swept))))
         ax.set_title(looks.words(title))
         ax.grid(axis="y")
     if percent:
         layout.in_percent(*axes)
+        for ax in axes:
+            layout.five_points(ax)
     else:
         layout.spread_out_alike(axes, alike, drawn_in, [line], y)
-    fig.legend(
-        handles=[handles[n] for n in order], loc="outside lower center", ncols=columns
-    )
+    below: dict[str, Any] = {"loc": "outside lower center", "ncols": columns}
+    below |= {"title": legend, "title_fontsize": 7}
+    fig.legend(handles=[handles[n] for n in order], **below)
     return fig, layout.with_sd(df, [*asked, y])
 
 

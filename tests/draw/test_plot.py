@@ -423,6 +423,34 @@ def test_panels_of_one_quantity_stand_together_before_first():
     assert layout.in_turn(titles) == turn
 
 
+def test_lines_on_each_other_are_moved_sideways_and_others_are_not():
+    near = {"a": {1: 0.5, 2: 0.6}, "b": {1: 0.51, 3: 0.6}, "far": {1: 0.9}}
+    assert layout.beside(near, 0.02, 4) == {"a": -2, "b": 2, "far": 0}
+    assert set(layout.beside(near, 0.005, 4).values()) == {0}
+    rows = [(m, v, 0.9 + 0.001 * v) for m in ("fedpa", "fedpg") for v in (1, 2)]
+    df = pd.DataFrame(rows, columns=["method", "value", "accuracy"])
+    fig, drawn = panels.lines(df.assign(dataset="digits"))
+    fig.draw_without_rendering()
+    across = [line.get_transform().transform((1, 0.901))[0] for line in data_lines(fig)]
+    assert abs(across[0] - across[1]) == pytest.approx(3.5 / 72 * fig.dpi)
+    assert list(drawn["accuracy"]) == list(df["accuracy"])
+
+
+def data_lines(fig) -> list:
+    return [line for line in fig.axes[0].lines if len(line.get_xdata()) == 2]
+
+
+@pytest.mark.parametrize(
+    ("limits", "wide"),
+    [((0.98, 0.985), (0.95, 1.0)), ((0.5, 0.51), (0.48, 0.53)), ((0.2, 0.9),) * 2],
+)
+def test_an_axis_of_accuracies_spans_five_points_and_ends_at_all(limits, wide):
+    ax = plt.figure().subplots()
+    ax.set_ylim(limits)
+    layout.five_points(ax)
+    assert ax.get_ylim() == pytest.approx(wide)
+
+
 def test_heatmap_has_clients_across_and_leaves_empty_cells_blank():
     counts = np.array([[0, 5, 7], [12, 0, 0]])  # 2 clients, 3 classes
     fig, drawn = shaded.heatmap(counts, title="toy", class_names=("a", "b", "c"))
