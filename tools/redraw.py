@@ -38,8 +38,8 @@ MERGING: dict[str, Any] = {
 
 
 def _curves(df: pd.DataFrame, **options: Any) -> Drawing:
-    titles = {n: titles.logged_title(n) for n in df["panel"].unique() if n.islower()}
-    return plot.curves(df.replace({"panel": titles}), **options)
+    known = {n: titles.logged_title(n) for n in df["panel"].unique() if n.islower()}
+    return plot.curves(df.replace({"panel": known}), **options)
 
 
 def _logged(label: str) -> Callable[[pd.DataFrame], Drawing]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedlib.draw import layout, looks
 
 LARGEST = 0.8  # inches a side of an image
+TALLEST = 5.5  # inches that all rows of images take: a page has a caption, too
 SPACE, GAP = 0.04, 0.14  # inches between images, and between groups
 LINE = 0.14  # inches that a line of text takes
 LETTER = 0.058  # inches that a letter of a row's name takes
@@ -66,10 +67,21 @@ def saturated(
 def _wrapped(
     groups: Mapping[str, Mapping[str, Tensor]], side: float
 ) -> dict[str, dict[str, Tensor]]:
-    """Return groups whose titles have lines no longer than an image is wide."""
+    """Return groups whose titles have lines no longer than an image is wide.
+
+    Headings have lines no longer than their images.
+    """
     fit = max(6, int((side + SPACE) / TITLE_LETTER))
+
+    def heading(group: str, pictures: Mapping[str, Tensor]) -> str:
+        most = max(6, int((side + SPACE) * len(pictures) / LETTER))
+        count = len(textwrap.wrap(group, most))
+        widths = range(most // max(1, count), most + 1)  # lines of like length
+        even = (textwrap.wrap(group, width) for width in widths)
+        return "\n".join(next((part for part in even if len(part) <= count), []))
+
     return {
-        group: {
+        heading(group, pictures): {
             "\n".join(
                 line
                 for part in title.strip().split("\n")
@@ -119,12 +131,17 @@ def grid(
     titles = [title for group in groups.values() for title in group]
     left = 0.08 + LETTER * max(map(len, rows))
     gaps = SPACE * (len(titles) - 1) + (GAP - SPACE) * (len(groups) - 1)
-    side = min(LARGEST, (looks.PAGE - left - 0.04 - gaps) / len(titles))
+    side = min(
+        LARGEST,
+        (looks.PAGE - left - 0.04 - gaps) / len(titles),
+        (TALLEST / len(rows) - SPACE) * width / height,
+    )
     tall = side * height / width
     groups = _wrapped(groups, side)
     titles = [title for group in groups.values() for title in group]
     lines = max(title.count("\n") + 1 for title in titles)
-    head = LINE * lines + 0.04 + (LINE + 0.05 if any(groups) else 0)
+    above = max(heading.count("\n") + 1 for heading in groups)
+    head = LINE * lines + 0.04 + (LINE * above + 0.05 if any(groups) else 0)
     size = (
         left + side * len(titles) + gaps + 0.04,
         head + (tall + SPACE) * len(rows) + 0.02,

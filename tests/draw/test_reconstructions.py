@@ -52,6 +52,21 @@ def test_colours_are_kept_and_many_columns_fit_the_page():
         assert 0 <= box.y0 < box.y1 <= 1
 
 
+def test_many_rows_fit_a_page_and_headings_their_images():
+    x = torch.zeros(10, 1, 8, 8)
+    columns = {
+        "From a client": {"a": x},
+        "Decoded from generated ones": {"b": x, "c": x},
+    }
+    fig, _ = reconstructions.grid(columns, ["name"] * 10)
+    assert fig.get_figheight() < 6.5
+    fig.draw_without_rendering()
+    said = [t.get_text() for t in fig.texts]
+    assert said == ["From a\nclient", "Decoded from\ngenerated ones"]
+    first, second = (t.get_window_extent() for t in fig.texts)
+    assert first.x1 < second.x0
+
+
 def test_pictures_of_several_shapes_are_refused():
     x = torch.zeros(2, 1, 8, 8)
     with pytest.raises(ValueError, match="groups: got shapes"):
