@@ -1,5 +1,6 @@
 """The scoreboard as one picture: what ran of each printed table, and how far it is."""
 
+import re
 from typing import Any
 
 import matplotlib as mpl
@@ -11,12 +12,14 @@ from matplotlib.patches import Patch
 
 from fedlib import registry
 from fedlib.draw.looks import BLUE, GREEN, ORANGE, PAGE, RC, RED
-from fedlib.rebuild.scoreboard import RAN, STATES
+from fedlib.rebuild import printed
+from fedlib.rebuild.scoreboard import POINTS, RAN, STATES
+from fedlib.support import paths
 
 REFERENCE = "reference only"
 # state -> what the legend says, colour, hatch
 LOOK = {
-    "reproduced": ("near the paper's", GREEN, ""),
+    "reproduced": (f"near: 2 sd or {POINTS:g} points", GREEN, ""),
     "off": ("not near", RED, ""),
     "reduced": ("smaller budget, not judged", ORANGE, ""),
     REFERENCE: ("as released", BLUE, ""),
@@ -25,12 +28,25 @@ LOOK = {
     "not available": ("not in our copy", "#ffffff", "//////"),
 }
 ROW = 0.165  # inches
+BELOW = 0.3  # rows from a dot to the diamond of the released reading
 
 
 def _rows(cells: pd.DataFrame) -> pd.Series:
     """Return the row of each number: its paper and table."""
     table = cells["table"].str.removeprefix("table")
     return cells["paper"].map(registry.title) + ", Table " + table
+
+
+def _as_printed(cells: pd.DataFrame) -> list[str]:
+    """Return the name of each table as its paper numbers it: ``FedPA, Table II``."""
+    tables = cells[["paper", "table", "row"]].drop_duplicates()
+    names = []
+    for paper, table, row in tables.itertuples(index=False):
+        there = (paths.NOTEBOOKS / "papers" / paper / f"{table}.ipynb").exists()
+        titled = printed.title(f"{paper}/{table}") if there else ""
+        number = re.search(r"Table \w+", titled)
+        names.append(f"{registry.title(paper)}, {number[0]}" if number else row)
+    return names
 
 
 def gaps(cells: pd.DataFrame) -> pd.DataFrame:
@@ -98,18 +114,22 @@ def board(cells: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     for row, total in at.items():
         text = f"{ran[row]} of {total}"
         left.text(total + 1.5, place[row], text, fontsize=6, va="center_baseline")
-    left.set_yticks(range(len(rows)), rows)
+    left.set_yticks(range(len(rows)), _as_printed(labelled))
     left.set(xlim=(0, at.max() + 24), ylim=(len(rows) - 0.4, -0.6))
-    left.set(xlabel="Printed numbers", title="How many of them have a run here")
+    left.set(xlabel="Printed numbers", title="How many numbers of a table ran")
     right.axvline(0, color="0.3", linewidth=0.8)
     for state, part in apart.groupby("state", sort=False):
         _, colour, _ = LOOK[state]
         marker = "D" if state == REFERENCE else "o"
         face = "white" if state == "reduced" else colour
-        heights = [place[row] for row in part["row"]]
+        aside = BELOW if state == REFERENCE else 0
+        heights = [place[row] + aside for row in part["row"]]
         right.scatter(part["gap"], heights, 16, face, marker=marker, edgecolors=colour)
     right.grid(axis="x")
-    right.set(xlabel="Ours minus the paper's (points)", title="How far accuracies are")
+    right.set(
+        xlabel="Ours minus the paper's (points)",
+        title="How far accuracies that ran are",
+    )
     for ax in (left, right):
         ax.tick_params(axis="y", length=0)
     handles: list[Any] = [

@@ -577,6 +577,8 @@ def test_the_board_has_every_number_once(nothing_ran):
     tables = nothing_ran[["paper", "table"]].drop_duplicates()
     assert len(left.get_yticklabels()) == len(tables) == drawn["row"].nunique()
     assert {t.get_text()[:5] for t in left.texts} == {"0 of "}
+    names = {t.get_text() for t in left.get_yticklabels()}
+    assert {"GFPL, Table 1", "FedPA, Table V", "FedMPS, Table III"} <= names
     assert not right.collections
     plt.close(fig)
 
