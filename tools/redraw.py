@@ -83,7 +83,7 @@ def _by_client(df: pd.DataFrame) -> Drawing:
 
 def _communication(df: pd.DataFrame) -> Drawing:
     look = {"x": "method", "y": "kilobytes", "group": "direction", "percent": False}
-    return plot.bars(df, ylabel="Sent per round (kB)", **look)
+    return plot.bars(df, ylabel="kB per client and round", **look)
 
 
 def _planes(df: pd.DataFrame) -> Drawing:
@@ -124,8 +124,8 @@ def _bytes(df: pd.DataFrame) -> Drawing:
 
 def _nearest(df: pd.DataFrame) -> Drawing:
     kinds = {
-        "sample": "Drawn from merged mixtures",
-        "upload": "Drawn from a client's",
+        "sample": "From merged mixtures",
+        "upload": "From one client's mixture",
         "real": "Real, to another one",
     }
     axis = "Squared distance to nearest real feature"
@@ -135,7 +135,7 @@ def _nearest(df: pd.DataFrame) -> Drawing:
 
 def _sent(df: pd.DataFrame) -> Drawing:
     look = {"row": "method", "x": "floats", "group": "direction"}
-    return panels.dots(df, xlabel="Numbers sent per round", **look)
+    return panels.dots(df, xlabel="Numbers per client and round", **look)
 
 
 def _losses(df: pd.DataFrame) -> Drawing:

@@ -174,7 +174,7 @@ def dots(
     names, groups = (list(dict.fromkeys(df[c])) for c in (row, group))
     look, place = looks.styles(names), {name: i for i, name in enumerate(names)}
     fig, (ax,), columns = layout.panel_axes(
-        1, 0.6 + 0.17 * len(names), len(groups), xlabel=xlabel
+        1, 0.6 + 0.2 * len(names), len(groups), xlabel=xlabel
     )
     ax.set_xscale("log")
     ax.grid(axis="x")
@@ -183,7 +183,7 @@ def dots(
         colours = [look[n].colour for n in mine[row]]
         faces = colours if i == 0 else ["white"] * len(mine)
         marker = looks.MARKERS[i]
-        at = [place[n] + 0.24 * (i - (len(groups) - 1) / 2) for n in mine[row]]
+        at = [place[n] + 0.42 * (i - (len(groups) - 1) / 2) for n in mine[row]]
         look_of = {"marker": marker, "edgecolors": colours, "zorder": 3}
         ax.scatter(mine[x], at, 18, faces, **look_of)
     handles = [
@@ -201,7 +201,8 @@ def dots(
     ax.set_yticks(range(len(names)), [look[name].label for name in names])
     ax.tick_params(axis="y", length=0)
     ax.set_ylim(len(names) - 0.4, -0.6)
-    fig.legend(handles=handles, loc="outside lower center", ncols=columns)
+    below = {"loc": "outside lower center", "handlelength": plot.SHORT}
+    fig.legend(handles=handles, ncols=columns, **below)
     asked = [c for c in df if c in (row, group, x)]
     return fig, df.loc[:, asked].reset_index(drop=True)
 
@@ -222,17 +223,16 @@ def planes(
     classes = sorted(df["label"].unique())
     domains = list(dict.fromkeys(df["domain"])) if "domain" in df else []
     domains = [name for name in domains if name]
-    fig, axes, _ = layout.panel_axes(len(panels), 2.4, min(len(classes), 12), wide=True)
+    fig, axes, _ = layout.panel_axes(
+        len(panels), 2.4, min(len(classes) + 1, 12), wide=True
+    )
     for ax, (title, part) in zip(axes, panels, strict=True):
         plot.embedded(ax, part, classes, 7, domains=domains)
         ax.set_title(str(title))
         ax.set_aspect("equal", "datalim")
     if len(classes) <= 26:
-        look = {
-            "handletextpad": 0.1,
-            "columnspacing": 0.7,
-            "ncols": min(len(classes), 12),
-        }
-        look["loc"] = "outside lower center"
-        plot.class_legend(fig, classes, class_names, domains, **look)
+        stars = plot.has_stars(df)
+        look: dict[str, Any] = {"handletextpad": 0.1, "columnspacing": 0.7}
+        look |= {"ncols": min(len(classes) + stars, 12), "loc": "outside lower center"}
+        plot.class_legend(fig, classes, class_names, domains, stars, **look)
     return fig, df.reset_index(drop=True)

@@ -40,7 +40,7 @@ def grid(
     """
     down, across = (list(dict.fromkeys(df[c])) for c in (row, column))
     classes = sorted(df["label"].unique())
-    lines = -(-len(classes) // IN_A_ROW)
+    lines = -(-(len(classes) + plot.has_stars(df)) // IN_A_ROW)
     fig, axes = plt.subplots(
         len(down),
         len(across),
@@ -54,7 +54,7 @@ def grid(
         ax.set_title(str(across[j]) if i == 0 else "")
         ax.set_ylabel(str(down[i]) if j == 0 else "")
     look: dict[str, Any] = {"handletextpad": 0.1, "columnspacing": 0.7}
-    look["ncols"] = min(len(classes), IN_A_ROW)
+    look |= {"ncols": min(len(classes) + 1, IN_A_ROW), "stars": plot.has_stars(df)}
     plot.class_legend(fig, classes, class_names, loc="outside lower center", **look)
     columns = [row, column, "label", *(["kind"] if "kind" in df else []), "x", "y"]
     return fig, df[columns].reset_index(drop=True)

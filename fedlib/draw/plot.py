@@ -75,6 +75,7 @@ __all__ = [
     "scatter",
     "styles",
 ]
+SHORT = 1.5  # letters that a marker without a line takes in a legend
 
 
 def _curve(
@@ -344,11 +345,13 @@ def class_legend(
     classes: Sequence[int],
     class_names: Sequence[str] | None = None,
     domains: Sequence[str] = (),
+    stars: bool = False,
     **options: Any,
 ) -> Legend:
     """Write the colour, marker and name of each class beside the panels.
 
-    With domains a class has its colour alone, and each domain's marker follows in grey.
+    With domains a class has its colour alone, and each domain's marker follows in grey;
+    last, with ``stars``, what a star is.
     """
     dot = {"linestyle": "", "markersize": 4.5, "markeredgewidth": 0}
     handles = [
@@ -366,7 +369,17 @@ def class_legend(
         Line2D([], [], marker=marker, color="0.3", label=name, **dot)
         for name, marker in zip(domains, MARKERS, strict=False)
     ]
+    if stars:
+        star: Any = {"marker": "*", "color": "white", "markeredgecolor": "black"}
+        star |= {"linestyle": "", "markersize": 9, "markeredgewidth": 0.7}
+        handles.append(Line2D([], [], label="prototype", **star))
+    options = {"handlelength": SHORT} | options
     return fig.legend(handles=handles, **options)
+
+
+def has_stars(df: pd.DataFrame) -> bool:
+    """Return whether samples have prototypes beside them, as ``embedded`` draws."""
+    return "kind" in df and bool((df["kind"] == "prototype").any())
 
 
 @mpl.rc_context(RC)

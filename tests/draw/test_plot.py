@@ -618,3 +618,11 @@ def test_committed_numbers_are_called_what_they_are():
         assert not {"label", "group", "value"} <= set(df), path
         if "accuracy" in df:
             assert df["accuracy"].dropna().between(0, 100).all(), path
+
+
+def test_stars_are_in_the_legend_where_there_are_prototypes():
+    rows = [("one", 0.1, 0.2, 0, "sample"), ("one", 0.3, 0.4, 0, "prototype")]
+    df = pd.DataFrame(rows, columns=["panel", "x", "y", "label", "kind"])
+    for part, said in ((df, ["cat", "prototype"]), (df[:1], ["cat"])):
+        (legend,) = panels.planes(part, ["cat"])[0].legends
+        assert [t.get_text() for t in legend.get_texts()] == said

@@ -150,7 +150,8 @@ def cumulative(
     """
     percent = np.arange(101)
     look = looks.styles(list(kinds.values()))
-    fig, axes, _ = layout.panel_axes(1, 2.3, len(kinds) + 1)
+    labels = [*kinds.values(), marked]
+    fig, axes, columns = layout.panel_axes(1, 2.3, len(labels), labels=labels)
     rows = []
     for (kind, name), line in zip(kinds.items(), ("-", *looks.LINES), strict=False):
         values = df[df["kind"] == kind][value].to_numpy()
@@ -161,5 +162,5 @@ def cumulative(
     axes[0].axvline(mark, color="0.3", linewidth=1, label=marked)
     axes[0].set(xlabel=xlabel, ylabel="Share up to here (%)", xscale="log")
     axes[0].grid()
-    fig.legend(loc="outside lower center", ncols=2)
+    fig.legend(loc="outside lower center", ncols=columns)
     return fig, pd.concat(rows, ignore_index=True)

@@ -255,7 +255,7 @@ def ranks(frame: pd.DataFrame, means: pd.DataFrame) -> tuple[Figure, pd.DataFram
             cmap="Blues",
             annot=100 * cells,
             fmt=".1f",
-            annot_kws={"fontsize": 6.5, "color": "black", "va": "center_baseline"},
+            annot_kws={"fontsize": 6.5, "va": "center_baseline"},
             cbar=False,
             xticklabels=[p.split(" (")[0] for p in partitions],
             yticklabels=[registry.title(name) for name in order],
@@ -266,5 +266,7 @@ def ranks(frame: pd.DataFrame, means: pd.DataFrame) -> tuple[Figure, pd.DataFram
         ax.set(xlabel="", ylabel="", title=title)
     for text, name in zip(axes[0].get_yticklabels(), order, strict=True):
         text.set_fontweight(_weight(name))
+    told = "Darker: better rank in the column; blank: clients have models of their own"
+    fig.suptitle(f"{told}; rows by mean rank on the left", fontsize=7)
     columns = ["partition", "method", "own", "whole"]
     return fig, frame.loc[:, columns].reset_index(drop=True)
