@@ -89,16 +89,16 @@ def _curve(
     return curve
 
 
-def _enlarge(whole: Axes, ax: Axes, window: tuple[float, float, float], x: str) -> None:
+def _enlarge(first: Axes, ax: Axes, window: tuple[float, float, float], x: str) -> None:
     """Show on a second panel what a window of the first one has, and frame it there."""
     start, low, high = window
-    end, room = whole.dataLim.x1, 0.08 * (high - low)
+    end, room = first.dataLim.x1, 0.08 * (high - low)
     low, high = low - room, high + room
     ax.set(xlim=(start, end + 0.02 * (end - start)), ylim=(low, high))
     ax.set_title(f"Enlarged, from {words(x)} {start:g}")
     frame = Rectangle((start, low), end - start, high - low, fill=False, zorder=4)
     frame.set(edgecolor="0.3", linewidth=0.6)
-    whole.add_patch(frame)
+    first.add_patch(frame)
 
 
 def _panels_of(
@@ -169,8 +169,8 @@ def curves(
         ax.grid(axis="y")
         ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         ax.set_title(words(str(title)))
-    for whole, ax, window in zip(axes, large, close, strict=False):
-        _enlarge(whole, ax, window or (0, 0, 1), x)
+    for first, ax, window in zip(axes, large, close, strict=False):
+        _enlarge(first, ax, window or (0, 0, 1), x)
     if percent:
         in_percent(*axes, *large)
     else:

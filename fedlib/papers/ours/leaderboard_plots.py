@@ -266,7 +266,7 @@ def ranks(frame: pd.DataFrame, means: pd.DataFrame) -> tuple[Figure, pd.DataFram
         ax.set(xlabel="", ylabel="", title=title)
     for text, name in zip(axes[0].get_yticklabels(), order, strict=True):
         text.set_fontweight(_weight(name))
-    told = "Darker: better rank in the column; blank: clients have models of their own"
-    fig.suptitle(f"{told}; rows by mean rank on the left", fontsize=7)
+    shade = "Darker: better rank in the column; blank: clients have models of their own"
+    fig.suptitle(f"{shade}; rows by mean rank on the left", fontsize=7)
     columns = ["partition", "method", "own", "whole"]
     return fig, frame.loc[:, columns].reset_index(drop=True)
