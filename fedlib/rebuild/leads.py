@@ -20,11 +20,11 @@ from fedlib.runs.notes import Note
 from fedlib.support.paths import figures_dir
 
 ROW, GAP = 0.175, 0.4  # inches; between claims, in rows
-# verdict -> colour
+# verdict -> colour, and a marker that tells it in grey
 VERDICTS = {
-    "ahead with each seed": GREEN,
-    "behind with each seed": RED,
-    "changes with the seed, or one seed": GREY,
+    "ahead with each seed": (GREEN, ">"),
+    "behind with each seed": (RED, "<"),
+    "changes with the seed, or one seed": (GREY, "o"),
 }
 COLUMNS = ["claim", "reading", "printed", "mean", "sd", "ahead", "seeds", "reduced"]
 
@@ -174,10 +174,15 @@ def board(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         top = below + 1
     for y, row in at.items():
         _beside(ax, y, _told(row))
-        colour = VERDICTS[verdict(row)]
+        colour, marker = VERDICTS[verdict(row)]
         face = "white" if row["reduced"] else colour
         sd = np.nan_to_num(row["sd"])
-        look: dict[str, Any] = {"fmt": "o", "color": colour, "mfc": face, "capsize": 2}
+        look: dict[str, Any] = {
+            "fmt": marker,
+            "color": colour,
+            "mfc": face,
+            "capsize": 2,
+        }
         ax.errorbar(row["mean"], y, xerr=sd, **look)
     ax.set_yticks([*at], [row["reading"] for row in at.values()])
     ax.set_yticks(*zip(*heads, strict=True), minor=True, weight="bold")
@@ -193,7 +198,10 @@ def _legend() -> list[Line2D]:
     """Return what marks mean."""
     look: dict[str, Any] = {"linestyle": "", "marker": "o"}
     theirs = Line2D([], [], linestyle=":", marker="d", color=BLACK, label="printed")
-    ours = [Line2D([], [], color=c, label=said, **look) for said, c in VERDICTS.items()]
+    ours = [
+        Line2D([], [], linestyle="", color=colour, marker=marker, label=said)
+        for said, (colour, marker) in VERDICTS.items()
+    ]
     hollow: dict[str, Any] = look | {"mfc": "white", "label": "hollow: smaller budget"}
     whisker: dict[str, Any] = {"marker": "|", "label": "whiskers: one sd over seeds"}
     others = [Line2D([], [], color=GREY, **part) for part in (hollow, whisker)]

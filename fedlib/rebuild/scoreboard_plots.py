@@ -20,7 +20,7 @@ REFERENCE = "reference only"
 # state -> what the legend says, colour, hatch
 LOOK = {
     "reproduced": (f"near: 2 sd or {POINTS:g} points", GREEN, ""),
-    "off": ("not near", RED, ""),
+    "off": ("not near", RED, "xxxx"),
     "reduced": ("smaller budget, not judged", ORANGE, ""),
     REFERENCE: ("as released", BLUE, ""),
     "not run": ("not run", "#e6e6e6", ""),

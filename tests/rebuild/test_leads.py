@@ -76,8 +76,9 @@ def test_two_rows_that_could_be_meant_are_refused(written):
 def test_a_verdict_is_one_of_all_seeds(written):
     names = [row[0] for row in ROWS]
     table = leads.leads([fedpa(*names)], "cpu")
-    colours = [leads.VERDICTS[leads.verdict(row)] for row in table.to_dict("records")]
-    assert colours == [RED, GREY, GREEN, GREY]  # one seed is none
+    looks = [leads.VERDICTS[leads.verdict(row)] for row in table.to_dict("records")]
+    assert [colour for colour, _ in looks] == [RED, GREY, GREEN, GREY]  # one is none
+    assert [marker for _, marker in looks] == ["<", "o", ">", "o"]
 
 
 def test_only_a_cut_run_that_is_there_is_told(written):
