@@ -143,11 +143,14 @@ def refreshed(text: str, folder: str, root: Path = ROOT) -> str:
 
 
 def found_in(page: str) -> Iterator[str]:
-    """Yield the paragraphs and list items of the sections *What we found*."""
+    """Yield paragraphs, list items and tables' rows of the sections *What we found*."""
     for section in page.split(FOUND)[1:]:
         body = re.split(r"^#{1,3} |^<!-- ", section, maxsplit=1, flags=re.MULTILINE)[0]
         for part in re.split(r"\n\s*\n|\n(?=- |\d+\. )", body):
-            if part.strip():
+            rows = part.strip().splitlines()
+            if rows and rows[0].lstrip().startswith("|"):
+                yield from (row.strip(" |") for row in rows[2:])
+            elif rows:
                 yield re.sub(r"^(- |\d+\. )", "", " ".join(part.split()))
 
 

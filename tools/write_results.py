@@ -60,6 +60,41 @@ def of_paper(paper: str, root: Path = ROOT) -> str:
     return text + (f"\nNot run: {'; '.join(parts)}.\n" if parts else "")
 
 
+def beside(paper: str, root: Path = ROOT) -> str:
+    """Return a paper's accuracies at the whole budget, ours beside each printed one.
+
+    A row for each method and for each reading of it, a column for each setting; bold is
+    within reach of print. Nothing where nothing ran whole.
+    """
+    told = {"table": str, "sd": str, "our sd": str, "reference sd": str}
+    ran = pd.read_csv(root / BOARD / "papers_ran.csv", dtype=told)
+    ran = ran[(ran["paper"] == paper) & (ran["column"] == "mean")]
+    ran = ran[(ran["budget"] == "full") & ran["setting"].notna()]
+    cells: dict[str, dict[str, str]] = {}
+    for row in ran.to_dict("records"):
+        column = f"Table {row['table']}, {row['setting']}"
+        ours = _with_sd(row["ours"], row["our sd"])
+        ours = f"**{ours}**" if row["state"] == "reproduced" else ours
+        text = f"{ours} ({row['number']:.2f})"
+        cells.setdefault(row["row"], {})[column] = text
+        if pd.notna(row["reference"]):
+            released = _with_sd(row["reference"], row["reference sd"])
+            cells.setdefault(f"{row['row']}, as released", {})[column] = released
+    if not cells:
+        return ""
+    columns = list(dict.fromkeys(name for texts in cells.values() for name in texts))
+    rows = [[m, *(texts.get(c, "") for c in columns)] for m, texts in cells.items()]
+    return (
+        "\nOurs with its sd over seeds (without: one seed), in brackets as printed;"
+        " bold is within reach of print:\n\n"
+        + markdown_table(["method", *columns], rows, set(range(1, len(columns) + 1)))
+    )
+
+
+def _with_sd(mean: float, sd: str) -> str:
+    return f"{mean:.1f}" + ("" if pd.isna(sd) else f" ± {float(sd):.1f}")
+
+
 def _board(root: Path, name: str) -> str:
     return (root / BOARD / f"{name}.md").read_text("utf-8")
 
@@ -75,7 +110,7 @@ def sections(root: Path = ROOT) -> dict[str, dict[str, str]]:
     page = {
         "counts": in_short(root),
         "states": states,
-        **{paper: of_paper(paper, root) for paper in PAPERS},
+        **{p: of_paper(p, root) + beside(p, root) for p in PAPERS},
         "orderings": _board(root, "papers_orderings"),
         "numbers": folded,
     }

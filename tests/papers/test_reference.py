@@ -23,6 +23,11 @@ gfpl/table1 120 mean=9544.17 sd=457.73 rounds=15360 parameters_k=10130373
     method local=972.25 fesem=1462055.98 fedprox=1462359.56 fedper=1413435.11
     method fedavg=1462509.43 fedrep=1413250.85 fedproto=2589.28 fedfa=1461938.98
     method fedpa=1474325.78 gfpl=2297.68
+gfpl/fedproto_table1 72 mean=6370.78 sd=293.8 rounds=9540 parameters_k=3614424
+    dataset mnist=9328.65 femnist=151456.46 cifar10=3469843.47
+    ways 3=1210268.7 4=1210195.7 5=1210164.18
+    method local=814.9 fesem=756533.18 fedprox=756807.99 fedper=677907.16
+    method fedavg=756924.9 fedrep=677710.04 fedproto=3930.41
 gfpl/table2 24 mean=1753.68 sd=117.96
     dataset cifar10=547.03 femnist=780.97 cifar100=543.64
     shot_spread 1=936.49 20=935.15
@@ -301,6 +306,20 @@ def test_gfpl_is_best_soonest_and_sends_least():
         assert (mine[cost].max() < others[cost].min()).all()
     per_setting = frame.groupby(["dataset", "method"])[["rounds", "parameters_k"]]
     assert (per_setting.nunique() == 1).all(axis=None)
+
+
+def test_gfpl_baselines_are_fedproto_s_but_for_twelve_points_of_cifar10():
+    keys = ["dataset", "ways", "method"]
+    theirs = table("gfpl/fedproto_table1").query("nets != 'mixed'")
+    both = table("gfpl/table1").merge(theirs, on=keys, suffixes=("", "_there"))
+    assert len(both) == 3 * 3 * 7
+    assert (both["sd"] == both["sd_there"]).all()
+    less = (both["mean_there"] - both["mean"]).round(2)
+    assert (less[both["dataset"] != "cifar10"] == 0).all()
+    seven = (both["method"] == "local") & (both["ways"] == 5)
+    cifar10 = both["dataset"] == "cifar10"
+    assert (less[cifar10 & ~seven] == 12).all()
+    assert (less[cifar10 & seven] == 7).all()
 
 
 def test_gfpl_ablation_begins_at_local_and_ends_at_gfpl():

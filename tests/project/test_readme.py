@@ -74,3 +74,28 @@ def test_a_papers_table_has_what_ran_and_names_the_rest(board):
     assert "\n| 3 |" not in text
     assert text.endswith("\nNot run: table 3 (MNIST, CelebA: 14 numbers).\n")
     assert "Not run" not in tool.of_paper("gfpl", board)
+
+
+RAN = """\
+paper,table,column,row,setting,number,sd,ours,our sd,seeds,reference,reference sd,\
+state,budget
+fedpa,2,mean,FedAvg,"MNIST, a",88.87,0.5,88.54,,1,,,reproduced,full
+fedpa,2,mean,FedPA,"MNIST, a",94.8,0.5,83.15,1.76,3,94.5,0.31,off,full
+fedpa,2,mean,FedPA,"MNIST, b",96.8,0.5,88.2,,1,96.9,,off,full
+fedpa,2,mean,FedProx,"MNIST, b",96.8,0.5,88.2,,1,,,reduced,10 of 20 rounds
+fedpa,5,parameters,FedAvg,,7,,7,,1,,,reproduced,full
+"""
+
+
+def test_ours_stands_beside_each_printed_number_that_ran_whole(tmp_path):
+    (tmp_path / tool.BOARD).mkdir(parents=True)
+    (tmp_path / tool.BOARD / "papers_ran.csv").write_text(RAN, "utf-8")
+    lines = tool.beside("fedpa", tmp_path).strip().splitlines()[2:]
+    assert lines == [
+        "| method | Table 2, MNIST, a | Table 2, MNIST, b |",
+        "| --- | ---: | ---: |",
+        "| FedAvg | **88.5** (88.87) |  |",
+        "| FedPA | 83.2 ± 1.8 (94.80) | 88.2 (96.80) |",
+        "| FedPA, as released | 94.5 ± 0.3 | 96.9 |",
+    ]
+    assert tool.beside("gfpl", tmp_path) == ""

@@ -123,6 +123,15 @@ def test_a_sentence_without_its_artefact_is_named(tmp_path, sentence, why):
     assert any(why in problem for problem in page(tmp_path, sentence))
 
 
+def test_a_row_of_a_table_is_held_as_a_sentence_is(tmp_path):
+    head = "By rule:\n\n  | rule | lead |\n  | --- | --- |\n  | head | {} |"
+    held = f'[77.8]({FILE} "best; method=local")'
+    problems = page(tmp_path, f"See [it]({FILE}).\n\n" + head[10:].format(held))
+    assert problems == []
+    problems = page(tmp_path, f"See [it]({FILE}).\n\n" + head[10:].format("2.2 points"))
+    assert any("no file behind '2.2'" in problem for problem in problems)
+
+
 def test_settings_in_backticks_and_words_are_no_numbers(tmp_path):
     assert page(tmp_path, f"At rate `0.1`, 100 of 500 rounds, [it]({FILE}).") == []
 
