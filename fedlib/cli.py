@@ -8,10 +8,12 @@ import functools
 import importlib.metadata
 import os
 import platform
+import signal
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -32,6 +34,28 @@ PACKAGES += ("pydantic", "safetensors", "joblib", "numba", "click", "requests")
 PRESETS = "|".join(paths.PRESETS)
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Terminated(KeyboardInterrupt):
+    """What a scheduler's SIGTERM raises: it ends a command as Ctrl-C does."""
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Say what is kept where Ctrl-C or SIGTERM ends a command; exit 130 or 143."""
+    from fedlib.runs import many
+
+    def terminated(*_: object) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, terminated)
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        click.echo(f"Stopped. {many.GO_ON}", err=True)
+        sys.exit(143 if isinstance(stop, Terminated) else 130)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class Plain(click.Group):
@@ -140,7 +164,7 @@ def rebuild_command(
     device.chosen()  # a wrong name stops before the first artefact
     if not dry_run:
         many.reach(cluster)
-    try:
+    with _stoppable():
         outcomes = make.rebuild(
             names,
             preset,
@@ -152,9 +176,6 @@ def rebuild_command(
             cluster=cluster,
             echo=click.echo,
         )
-    except KeyboardInterrupt:
-        click.echo(f"Stopped. {many.GO_ON}", err=True)
-        sys.exit(130)
     count = Counter(outcome.status for outcome in outcomes)
     for outcome in outcomes:
         if outcome.status == "failed" and len(outcomes) > 1:
@@ -239,14 +260,11 @@ def campaign_status(names: tuple[str, ...]) -> None:
 def campaign_run(names: tuple[str, ...], jobs: int | None, hours: float | None) -> None:
     """Compute missing runs at the lowest priority, what tells most per hour first."""
     from fedlib.rebuild import campaign
-    from fedlib.runs import device, many
+    from fedlib.runs import device
 
     device.chosen()
-    try:
+    with _stoppable():
         done = campaign.run(campaign.batches(names), jobs, hours, click.echo)
-    except KeyboardInterrupt:
-        click.echo(f"Stopped. {many.GO_ON}", err=True)
-        sys.exit(130)
     sys.exit(0 if done else 1)
 
 

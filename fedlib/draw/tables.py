@@ -111,12 +111,13 @@ LATEX = (
     | {"−": "$-$"}
 )
 _LATEX = str.maketrans(LATEX)
+_MINUS = re.compile(r"(?<![\w)\]-])-(?=\.?\d)")  # of a number: no word before it
 _MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\`*_|<>[]$"} | {"\n": " "})
 
 
 def escape_latex(text: str) -> str:
-    """Return text that LaTeX prints as it stands."""
-    return text.translate(_LATEX)
+    """Return text that LaTeX prints as it stands, negative numbers with a minus."""
+    return _MINUS.sub("−", text).translate(_LATEX)
 
 
 def escape_markdown(text: str) -> str:

@@ -4,7 +4,7 @@ When one is stale, ``staleness`` says.
 """
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from fedlib.runs.spec import SettingError, Spec, suggestion
 from fedlib.support import paths
 from fedlib.support.paths import PRESETS
 
+COMMITTED = "cpu"  # whose files are in the repository
 SUFFIXES = {".png", ".pdf", ".csv", ".md", ".tex", ".json"}
 
 
@@ -30,6 +31,7 @@ class Artefact(NamedTuple):
     notebook: Path
     parameters: dict[str, Any]
     specs: list[Spec]  # the runs it needs
+    folder: str  # of its files, below ``figures/``
 
 
 def names() -> list[str]:
@@ -100,7 +102,41 @@ def prepare(
                 f"{preset!r}"
             )
     values, specs = resolved(name, known, *layers, {"preset": preset})
-    return Artefact(name, preset, notebook, values, specs)
+    return Artefact(name, preset, notebook, values, specs, folder(name, values))
+
+
+def changed(name: str, values: Mapping[str, Any]) -> list[str]:
+    """Return the parameters with another value than their file of ``cpu`` gives them.
+
+    None at another preset, where no file is committed, and of what is no artefact.
+    """
+    if values["preset"] != COMMITTED or name not in names():
+        return []
+    known = parameters.declared(paths.NOTEBOOKS / "papers" / f"{name}.ipynb")
+    file = read_preset(paths.PARAMS / COMMITTED / f"{name}.yaml")
+    own = per_dataset.resolve(known, _sets_of(name), file, {"preset": COMMITTED})
+    # As text: the order of a table is that of rows
+    return [key for key in own if repr(values.get(key)) != repr(own[key])]
+
+
+def folder(name: str, values: Mapping[str, Any]) -> str:
+    """Return the folder below ``figures/`` that an artefact's files go to: its preset.
+
+    Changed parameters write elsewhere, so that a try takes no committed figure's place.
+    """
+    preset = values["preset"]
+    return f"changed/{preset}" if changed(name, values) else preset
+
+
+def place(name: str, where: str) -> str:
+    """Return in words where the files of changed parameters are, and why."""
+    home = _near(paths.figures_dir() / where / name.partition("/")[0])
+    return f"{home}: parameters are not those of params/{COMMITTED}/{name}.yaml"
+
+
+def _sets_of(name: str) -> Iterable[str]:
+    """Return the data sets that an artefact may have."""
+    return papers.PAPERS.get(name.split("/")[0], DATASETS)
 
 
 def resolved(
@@ -123,8 +159,7 @@ def resolved(
         Anything that is wrong with a parameter or with the settings of a run.
     """
     try:
-        of_paper = papers.PAPERS.get(name.split("/")[0], DATASETS)
-        values = per_dataset.resolve(known, of_paper, *layers)
+        values = per_dataset.resolve(known, _sets_of(name), *layers)
         _known_preset(values["preset"])
         for method in listed(values, "method"):
             registry.method(method)
@@ -203,19 +238,19 @@ def reads(artefact: Artefact) -> list[str]:
     return [name for name in select(wanted) if name != artefact.name] if wanted else []
 
 
-def outputs(name: str, preset: str) -> list[Path]:
-    """Return the files of an artefact: ``<name>.png``, ``<name>_<part>.csv``, ...
+def outputs(name: str, where: str) -> list[Path]:
+    """Return an artefact's files in a folder: ``<name>.png``, ``<name>_part.csv``, ...
 
     A file that could belong to two artefacts (``fig1``, ``fig1_left``) is the longer
     name's.
     """
     paper, short = name.split("/")
-    folder = paths.figures_dir() / preset / paper
-    if not folder.is_dir():
+    home = paths.figures_dir() / where / paper
+    if not home.is_dir():
         return []
     shorts = [n.split("/")[1] for n in names() if n.startswith(f"{paper}/")]
     paths_there = []
-    for path in sorted(folder.iterdir()):
+    for path in sorted(home.iterdir()):
         claims = [
             s for s in shorts if path.name.startswith((f"{s}.", f"{s}_", f"{s}-"))
         ]

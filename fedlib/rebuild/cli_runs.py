@@ -58,7 +58,7 @@ def list_runs(names: tuple[str, ...], preset: str) -> None:
     """List what is stored, where, and whether today's code would find it."""
     import pandas as pd
 
-    from fedlib.runs.stored import why_stale
+    from fedlib.runs.stored import state
 
     rows = []
     for run in _chosen(names, preset):
@@ -66,9 +66,7 @@ def list_runs(names: tuple[str, ...], preset: str) -> None:
         variant = spec["hp"].get("variant", "paper")
         method = spec["method"] + (f":{variant}" if variant != "paper" else "")
         about = [spec["dataset"], method, spec["rounds"], spec["seed"]]
-        stale = why_stale(run.told)
-        state = f"stale: {stale}" if stale else "current"
-        rows.append((run.key, *about, run.where, run.bytes, state))
+        rows.append((run.key, *about, run.where, run.bytes, state(run)))
     columns = ["key", "dataset", "method", "rounds", "seed", "where", "bytes", "state"]
     frame = pd.DataFrame(rows, columns=columns)
     click.echo(frame.to_string(index=False) if rows else "none")
@@ -89,8 +87,7 @@ def show_run(name: str) -> None:
     (run,) = stored.select([name])
     record = dict(run.told)
     spec = record.pop("spec")
-    stale = stored.why_stale(run.told)
-    click.echo(f"{run}\nin {run.where}; {f'stale: {stale}' if stale else 'current'}")
+    click.echo(f"{run}\nin {run.where}; {stored.state(run)}")
     click.echo(f"settings: {json.dumps(spec, ensure_ascii=False)}")
     for part in ("device", "kernel", "versions", "code", "data", "timing"):
         if record.get(part):

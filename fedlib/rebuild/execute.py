@@ -73,7 +73,7 @@ def _execute(artefact: Artefact) -> list[Path]:
     from nbclient.exceptions import CellTimeoutError, DeadKernelError
     from papermill.exceptions import PapermillExecutionError
 
-    executed = paths.cache_dir().resolve() / "executed" / artefact.preset
+    executed = paths.cache_dir().resolve() / "executed" / artefact.folder
     executed = executed / f"{artefact.name}.ipynb"
     executed.parent.mkdir(parents=True, exist_ok=True)
     before = _marks(artefact)
@@ -96,7 +96,7 @@ def _execute(artefact: Artefact) -> list[Path]:
     written = [path for path, mark in after.items() if before.get(path) != mark]
     if not written:
         raise FileNotFoundError(
-            f"the notebook wrote no {artefact.preset}/{artefact.name}.* figure or table"
+            f"the notebook wrote no {artefact.folder}/{artefact.name}.* figure or table"
         )
     return written
 
@@ -145,7 +145,7 @@ def _too_long() -> str:
 
 def _marks(artefact: Artefact) -> dict[Path, tuple[int, int]]:
     """Return what tells a rewritten output file from an untouched one."""
-    files = artefacts.outputs(artefact.name, artefact.preset)
+    files = artefacts.outputs(artefact.name, artefact.folder)
     return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
 
 

@@ -254,7 +254,9 @@ def _collect(
             outcomes[name] = Outcome(name, "failed", one.reasons, seconds, done.error)
             continue
         staleness.stamp(one.artefact, one.now, done.written)
-        progress.say(f"{name}: built in {duration(seconds)}")
+        folder, preset = one.artefact.folder, one.artefact.preset
+        place = "" if folder == preset else f", in {artefacts.place(name, folder)}"
+        progress.say(f"{name}: built in {duration(seconds)}{place}")
         outcomes[name] = Outcome(name, "built", one.reasons, seconds)
 
 

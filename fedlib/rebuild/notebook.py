@@ -85,7 +85,10 @@ def _checked(artefact: str, known: Mapping[str, Any]) -> dict[str, Any]:
         return parameters_of.resolve(declared, given)
     values, _ = artefacts.resolved(artefact, declared, given)
     paper, _, name = artefact.partition("/")
-    Written(paper, name, values["preset"]).open()
+    where = artefacts.folder(artefact, values)
+    Written(paper, name, values["preset"], where).open()
+    if where != values["preset"]:
+        print(f"Files go to {artefacts.place(artefact, where)}")
     return values
 
 
@@ -375,5 +378,14 @@ def _cells(known: Mapping[str, Any], name: str) -> tuple[str | None, str]:
 
 
 def artefact(paper: str, name: str, preset: str) -> Written:
-    """Return the writer of one artefact, ``figures/<preset>/<paper>/<name>.*``."""
+    """Return the writer of one artefact, ``figures/<preset>/<paper>/<name>.*``.
+
+    In a notebook whose parameters are not those of the committed files it writes to
+    ``figures/changed/<preset>/``.
+    """
+    shell = get_ipython()
+    values = {"preset": preset}
+    if shell is not None and _cells(shell.user_ns, "preset")[0] is not None:
+        values = settings(shell.user_ns) | values
+        return Written(paper, name, preset, artefacts.folder(f"{paper}/{name}", values))
     return Written(paper, name, preset)

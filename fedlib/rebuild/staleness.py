@@ -125,7 +125,7 @@ def state(artefact: Artefact) -> dict[str, Any]:
 def stamp_file(artefact: Artefact) -> Path:
     """Return the stamp file of an artefact in this figures folder."""
     place = hashlib.sha256(str(paths.figures_dir()).encode()).hexdigest()[:8]
-    stamps = paths.cache_dir() / "stamps" / artefact.preset
+    stamps = paths.cache_dir() / "stamps" / artefact.folder
     return stamps / f"{artefact.name}-{place}.json"
 
 
@@ -177,7 +177,7 @@ def why_stale(artefact: Artefact, now: dict[str, Any] | None = None) -> list[str
     words += [
         f"input changed: {name}" for name, _ in _changes(then["inputs"], now["inputs"])
     ]
-    folder = paths.figures_dir() / artefact.preset / artefact.name.split("/")[0]
+    folder = paths.figures_dir() / artefact.folder / artefact.name.split("/")[0]
     for name, content in then["outputs"].items():
         if not (folder / name).exists():
             words.append(f"output missing: {name}")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class Written:
     """The files of one figure or table of a paper, under one preset."""
 
-    def __init__(self, paper: str, name: str, preset: str):
+    def __init__(self, paper: str, name: str, preset: str, folder: str = ""):
         for argument, value in (("paper", paper), ("name", name)):
             if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", value):
                 raise ValueError(
@@ -41,6 +41,7 @@ class Written:
         if preset not in PRESETS:
             raise ValueError(f"preset: got {preset!r}, expected one of {PRESETS}")
         self.paper, self.name, self.preset = paper, name, preset
+        self._folder = folder or preset  # below figures/
         self._kinds: dict[str, str] = {}
         self._drawn: list[tuple[Figure, pd.DataFrame, Path]] = []
 
@@ -55,7 +56,10 @@ class Written:
                 "expected another one"
             )
         name = f"{self.name}_{suffix}" if suffix else self.name
-        return figures_dir() / self.preset / self.paper / name
+        return self._home() / name
+
+    def _home(self) -> Path:
+        return figures_dir() / self._folder / self.paper
 
     def open(self) -> None:
         """See to it that the files can be written, before anything is computed.
@@ -65,7 +69,7 @@ class Written:
         SettingError
             The folder of figures cannot be made or written to.
         """
-        folder = figures_dir() / self.preset / self.paper
+        folder = self._home()
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=folder):
@@ -171,7 +175,7 @@ class Written:
         for part in _texts(json.loads(text)):
             if private := private_path(part):
                 raise ValueError(f"settings, notes: got a path below {private}")
-        base = figures_dir() / self.preset / self.paper / self.name
+        base = self._home() / self.name
         write_text(base.with_name(f"{base.name}.json"), text + "\n")
         for fig, df, path in self._drawn:
             saving.footnote(fig, captions.budget(content, list(df)))

@@ -22,12 +22,12 @@ from fedlib.runs.cost import Costs, likeness
 from fedlib.runs.device import chosen, of_process
 from fedlib.runs.results import Result
 from fedlib.runs.spec import Spec
+from fedlib.runs.stored import names_of_others
 from fedlib.support.paths import cache_dir, data_dirs, results_dir
 from fedlib.support.progress import progress_bar
 
 JOB_BYTES = 2 * 2**30  # a job's memory: a run, a notebook's kernel and what feeds it
 TRIES = 2  # of a run whose worker is killed
-SHOWN = 3  # definitions that are named where code differs
 GO_ON = (
     "Finished runs are kept, and checkpoints of the others: the same command or cell "
     "goes on from there."
@@ -375,10 +375,8 @@ def difference(spec: Spec, theirs: Mapping[str, Any]) -> str:
     own = worker.what_it_has(spec)
     words = []
     if theirs["code"] != own["code"]:
-        both = theirs["parts"].keys() | own["parts"].keys()
-        names = sorted(n for n in both if theirs["parts"].get(n) != own["parts"].get(n))
-        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-        words.append(f"other code ({', '.join(names[:SHOWN])}{more})")
+        names = names_of_others(theirs["parts"], own["parts"])
+        words.append(f"other code ({names})")
     if theirs["data"] != own["data"]:
         words.append(f"other data of {spec.dataset}")
     if theirs["partition"] != own["partition"] and not words:

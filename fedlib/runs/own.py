@@ -14,9 +14,12 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
+import torch
+from torch import Tensor, nn
+
 from fedlib import registry
 from fedlib.core import nets
-from fedlib.core.net import Shape
+from fedlib.core.net import Net, Shape
 from fedlib.core.nets import Parts
 from fedlib.partitions import DRAWS, SCHEMES, Partition
 from fedlib.partitions.common import SchemeSettings
@@ -132,6 +135,39 @@ def add_net(name: str, build: Callable[[Shape, int], Parts]) -> None:
     )
     _refuse("name", name, taken)
     nets.NETS[name] = nets._Kind(build)
+
+
+def check_net(net: Net) -> None:
+    """Pass one blank image through a net of your own, before anything is trained.
+
+    Raises
+    ------
+    ValueError
+        A layer does not take what it gets, or the logits are not those of the classes.
+    """
+    build = nets.NETS[net.name].build
+    if not inspect.isfunction(build) or build.__module__ == nets.__name__:
+        return
+    at = ""  # the last layer that was called
+
+    def note(layer: nn.Module, given: tuple[Tensor, ...]) -> None:
+        nonlocal at
+        at = f"{name_of[layer]}, {layer}, got {[*given[0].shape]}: "
+
+    name_of = {m: n for n, m in net.module.named_modules() if not [*m.children()]}
+    hooks = [layer.register_forward_pre_hook(note) for layer in name_of]
+    head = f"net {net.name}, images of {net.shape}"
+    try:
+        with torch.no_grad():
+            out = net.module.eval()(torch.zeros(1, *net.shape))
+    except Exception as error:
+        raise ValueError(f"{head}: {at}{error}") from error
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if out.logits.shape != (1, net.classes):
+        got = f"got logits {[*out.logits.shape]}"
+        raise ValueError(f"{head}: {got}, expected [1, {net.classes}]")
 
 
 def add_scheme(settings: type[SchemeSettings], draw: Callable[..., Partition]) -> None:

@@ -37,8 +37,13 @@ def _end_with(parent: int) -> None:
 
 
 def _begin(parent: int) -> None:
-    """Leave Ctrl-C to the parent, which ends its processes, and end when it is gone."""
+    """Leave signals to the parent, which ends its processes; end when it is gone.
+
+    A scheduler sends SIGTERM to all processes of a job. What a process starts does not
+    inherit a function, as it would SIG_IGN.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: None)
     tqdm.set_lock(threading.RLock())  # its own is left behind by a killed process
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 

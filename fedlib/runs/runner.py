@@ -24,7 +24,7 @@ from fedlib.core.log import Log, Rows
 from fedlib.core.method import Round, draw_cohort
 from fedlib.core.net import State
 from fedlib.core.tree import Tree, tree_map
-from fedlib.runs import checkpoints, on_disk, published
+from fedlib.runs import checkpoints, on_disk, own, published
 from fedlib.runs.address import code_of, folder, identity, key
 from fedlib.runs.checks import (
     StoredError,
@@ -156,6 +156,7 @@ def _compute(
     spec: Spec, home: Path, device: torch.device, watch: Watch | None
 ) -> dict[str, Tensor]:
     fed = federation(spec)
+    own.check_net(fed.ctx.net)
     if not fed.test.sizes().any():
         raise ValueError(
             f"clients: got {spec.clients}, of whom none gets a test sample "

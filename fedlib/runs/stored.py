@@ -2,7 +2,7 @@
 
 import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +13,8 @@ from fedlib.data import DATASETS, DataError, facts
 from fedlib.runs import address, on_disk, published
 from fedlib.runs.spec import SettingError, Spec
 from fedlib.support.paths import cache_dir
+
+SHOWN = 3  # definitions that are named where code differs
 
 
 class Stored(NamedTuple):
@@ -151,6 +153,28 @@ def spec_of(record: dict[str, Any]) -> Spec:
         return Spec.model_validate(settings)
     except ValueError as error:
         raise ValueError("settings: " + " ".join(str(error).split())) from error
+
+
+def state(run: Stored) -> str:
+    """Return ``current``, or in words why today's code would not find a run.
+
+    Of a run in the cache the definitions that are others now are told; published
+    records hold their hash alone.
+    """
+    stale = why_stale(run.told)
+    if stale == "code" and run.cache:
+        record = json.loads((run.cache / "spec.json").read_text(encoding="utf-8"))
+        parts = address.code_of(spec_of(run.told)).parts
+        names = names_of_others(record.get("sources", {}), parts)
+        stale += f" ({names})" if names else ""
+    return f"stale: {stale}" if stale else "current"
+
+
+def names_of_others(one: Mapping[str, str], other: Mapping[str, str]) -> str:
+    """Return the definitions that two codes do not have alike, the first few."""
+    names = sorted(n for n in {*one, *other} if one.get(n) != other.get(n))
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
 
 
 def why_stale(record: dict[str, Any]) -> str:

@@ -160,6 +160,34 @@ def test_text_is_escaped_character_by_character():
     assert escape_markdown("a|b_c*d\n<e>") == r"a\|b\_c\*d \<e\>"
 
 
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        ("-1.2", "$-$1.2"),
+        ("-14.3 ± 1.7*", r"$-$14.3 $\pm$ 1.7{*}"),
+        ("CIFAR-10, top-5", "CIFAR-10, top-5"),
+        ("1-3 of 2e-3", "1-3 of 2e-3"),
+        ("clip=-.5 (-1)", "clip=$-$.5 ($-$1)"),
+        ("a - 1, b-c --x", "a - 1, b-c --x"),
+    ],
+)
+def test_the_minus_of_a_number_is_none_of_a_word(text, printed):
+    """A negative number stood with a hyphen."""
+    assert escape_latex(text) == printed
+
+
+def test_negative_numbers_have_a_minus_in_latex_alone():
+    frame = pd.DataFrame({"run": ["a-1", "-2"], "lead": [-0.5, -0.25]})
+    frame["sd"] = [0.25, 0.125]
+    made = render(frame, ["lead"], sd={"lead": "sd"}, best=["lead"])
+    assert made.latex.splitlines()[4:6] == [
+        r"a-1 & $-$0.50 $\pm$ 0.25 \\",
+        r"$-$2 & $-$0.25 $\pm$ 0.12 \\",
+    ]
+    assert "-0.50 ± 0.25" in made.markdown
+    assert "a-1,-0.5,0.25" in made.csv
+
+
 def test_csv_keeps_numbers_and_has_empty_fields(frame):
     made = render(frame, ["acc", "floats"], sd={"acc": "acc_sd"}, scale=100, digits=0)
     assert made.csv.splitlines() == [

@@ -1,6 +1,7 @@
 """The campaign: what comes first, what is done, and that it goes on."""
 
 import json
+import signal
 import time
 
 import pytest
@@ -269,15 +270,20 @@ def test_it_ends_after_some_hours_and_goes_on_the_next_time(toys, monkeypatch):
     assert campaign.run(batches(toy=[toy(1)]), 1, echo=told.append)
 
 
-def test_ctrl_c_has_a_status_of_its_own(toys, monkeypatch):
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+)
+def test_what_stops_it_has_a_status_of_its_own(toys, monkeypatch, number, status):
     def stopped(*_, **__):
-        raise KeyboardInterrupt
+        signal.raise_signal(number)
 
     batches, _ = toys
     monkeypatch.setattr(campaign, "batches", lambda names: batches(toy=[toy(1)]))
     monkeypatch.setattr(many, "run_many", stopped)
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     result = CliRunner().invoke(main, ["campaign", "run", "--jobs", "1"])
-    assert result.exit_code == 130
+    signal.signal(signal.SIGTERM, before)
+    assert result.exit_code == status
     assert "goes on from there" in result.output
 
 

@@ -1,5 +1,7 @@
 """The command: what it prints last, how it exits, and that errors are one line."""
 
+import signal
+
 import pandas as pd
 import papermill
 import pytest
@@ -27,16 +29,28 @@ def last(result: Result) -> str:
     return result.output.splitlines()[-1]
 
 
-def test_ctrl_c_says_how_to_go_on_and_has_a_status_of_its_own(project, monkeypatch):  # noqa: F811
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+)
+def test_what_stops_a_rebuild_says_how_to_go_on_and_has_a_status_of_its_own(
+    project,  # noqa: F811
+    monkeypatch,
+    number,
+    status,
+):
+    """SIGTERM, which a scheduler sends, ended it without a word."""
+
     def stopped(*_, **settings):
         assert settings["cluster"] == "tcp://there:1"
-        raise KeyboardInterrupt
+        signal.raise_signal(number)
 
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     monkeypatch.setattr(many, "reach", lambda cluster: None)
     write_notebook("toy/a")
     monkeypatch.setattr(make, "rebuild", stopped)
     result = fedlib("rebuild", "--cluster", "tcp://there:1")
-    assert result.exit_code == 130
+    assert signal.signal(signal.SIGTERM, before) == signal.SIG_IGN
+    assert result.exit_code == status
     assert "Stopped. Finished runs are kept" in result.output
     assert "goes on from there" in result.output
 

@@ -54,7 +54,10 @@ def test_adopt_takes_what_is_the_same_and_exits_1_where_a_run_stays_stale(
 ):
     fedlib("runs", "publish")
     edit(*PLACE)
-    assert "stale: code" in fedlib("runs", "list").output
+    listed = fedlib("runs", "list").output.splitlines()
+    why = "stale: code (fedlib.baselines.local.client)"
+    assert [line.endswith(why) for line in listed[1:-1]] == [True, True]
+    assert why in fedlib("runs", "show", listed[1].split()[0]).output
     verified = fedlib("runs", "verify").output.splitlines()
     assert verified[-2:] == ["2 stale runs are left out", "same 0, stale 0"]
     plain = runner.first_rounds

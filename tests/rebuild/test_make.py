@@ -61,9 +61,8 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def execute(notebook, executed, parameters, **_):
         started.append(notebook.stem)
-        file = (
-            paths.figures_dir() / parameters["preset"] / "toy" / f"{notebook.stem}.csv"
-        )
+        folder = artefacts.folder(f"toy/{notebook.stem}", parameters)
+        file = paths.figures_dir() / folder / "toy" / f"{notebook.stem}.csv"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.unlink(missing_ok=True)
         file.write_text(str(parameters))
@@ -200,6 +199,28 @@ def test_reasons_in_words(project, kernels):
     assert reasons("toy/a") == ["output missing: a.csv"]
     output.write_text(content)
     assert reasons("toy/a") == []
+
+
+def test_changed_parameters_take_no_committed_files_place(project, kernels):
+    """``-p ways 4`` at the preset ``cpu`` drew over the committed figure."""
+    write_notebook("toy/a")
+    (project / "params/cpu/toy").mkdir(parents=True)
+    (project / "params/cpu/toy/a.yaml").write_text("preset: cpu\nrounds: 25\n")
+    committed = project / "figures/cpu/toy/a.csv"
+    make.rebuild(["toy/a"], "cpu")
+    content = committed.read_text()
+    lines: list[str] = []
+    for settings in ({"rounds": 4}, {"rounds": 5}, {"rounds": "25"}):
+        make.rebuild(["toy/a"], "cpu", overrides=settings, echo=lines.append)
+        assert committed.read_text() == content
+    tried = project / "figures/changed/cpu/toy"
+    assert "'rounds': 5" in (tried / "a.csv").read_text()
+    words = f", in {tried}: parameters are not those of params/cpu/toy/a.yaml"
+    assert [line.endswith(words) for line in lines] == [False, True] * 2 + [False]
+    assert lines[2] == "toy/a: parameter rounds: 4 -> 5"
+    assert lines[4] == "toy/a: current"
+    make.rebuild(["toy/a"], "quick", overrides={"rounds": 4})
+    assert (project / "figures/quick/toy/a.csv").exists()
 
 
 def test_prose_does_not_make_stale(project, kernels):

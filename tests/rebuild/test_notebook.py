@@ -420,6 +420,38 @@ def test_setup_gives_each_parameter_its_type(begun):
         begun("fedmps/table3", TABLE + "seeds = range(2)\n")
 
 
+FIG3 = """preset: str = "quick"
+datasets: list[str] = ["digits"]
+ways: int = 3
+seed: int = 1234
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "folder"),
+    [
+        ({"preset": "cpu", "datasets": ["cifar10", "fashion"]}, "cpu"),
+        ({"preset": "cpu", "datasets": "[cifar10, fashion]", "ways": "3"}, "cpu"),
+        ({"preset": "cpu", "datasets": ["fashion", "cifar10"]}, "changed/cpu"),
+        ({"preset": "cpu", "datasets": ["fashion"], "ways": 4}, "changed/cpu"),
+        ({"ways": 4}, "quick"),
+    ],
+)
+def test_changed_parameters_write_to_a_folder_of_their_own(
+    begun, capsys, given, folder
+):
+    """``-p ways 4`` at the preset ``cpu`` drew over the committed figure."""
+    preset = begun("fedmps/fig3", FIG3, **given)["preset"]
+    home = paths.figures_dir() / folder / "fedmps"
+    why = f"Files go to {home}: parameters are not those of params/cpu/fedmps/fig3.yaml"
+    assert (why in capsys.readouterr().out) == (folder != preset)
+    notebook.artefact("fedmps", "fig3", preset).table(pd.DataFrame({"n": [1]}))
+    written = paths.figures_dir().rglob("*.csv")
+    assert [*written] == [home / "fig3.csv"]
+    mine = notebook.artefact("mine", "fig3", preset)  # of no notebook of ours
+    assert mine._home() == paths.figures_dir() / preset / "mine"
+
+
 def test_setup_says_when_figures_cannot_be_written(begun, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("FEDLIB_FIGURES", str(tmp_path / "file"))

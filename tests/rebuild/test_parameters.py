@@ -317,6 +317,7 @@ def test_every_artefact_of_the_project_is_complete_at_every_preset():
         for preset in artefacts.PRESETS:
             artefact = artefacts.prepare(name, preset)
             assert artefact.parameters["preset"] == preset
+            assert artefact.folder == preset
 
 
 def test_a_key_that_a_table_lacks_is_named_with_a_near_one():

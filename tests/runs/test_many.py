@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -163,12 +164,17 @@ def test_ctrl_c_ends_the_processes_and_says_how_to_go_on(pool, monkeypatch, own_
         while len(found := list(own_cache.glob("slow/runs/*/tries"))) < 2:
             time.sleep(0.02)
         numbers.extend(int(path.read_text().split()[0]) for path in found)
+        for number in numbers:  # as a scheduler does, to all processes of a job
+            os.kill(number, signal.SIGTERM)
+        time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGINT)
 
     watch = threading.Thread(target=interrupt)
     watch.start()
-    with pytest.raises(KeyboardInterrupt) as caught:
-        many.run_many([short(seed) for seed in range(1, 6)], 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # nobody died before
+        with pytest.raises(KeyboardInterrupt) as caught:
+            many.run_many([short(seed) for seed in range(1, 6)], 2)
     watch.join()
     assert caught.value.__notes__ == [many.GO_ON]
     assert len(set(numbers)) == 2

@@ -1,13 +1,18 @@
 """A method, a net, a scheme and images from outside of the package."""
 
+import re
 import sys
 from itertools import islice
 
 import pytest
 import torch
+from torch import nn
 
-from fedlib import data, federation, papers, registry
+from fedlib import data, federation, papers, registry, run
 from fedlib.core import nets
+from fedlib.core.layers import Linear
+from fedlib.core.net import Shape
+from fedlib.core.nets import Parts
 from fedlib.data import DataError
 from fedlib.draw import looks
 from fedlib.partitions import DRAWS, SCHEMES, common
@@ -134,6 +139,36 @@ def test_what_is_taken_or_cannot_be_followed_is_refused(mine):
         papers.add("fedmps", "fashion", like="digits")
     with pytest.raises(ValueError, match="paper: got 'fedx'"):
         papers.add("fedx", "my_shapes", like="digits")
+
+
+def narrow(shape: Shape, classes: int) -> Parts:
+    """Return a net whose second linear layer takes fewer numbers than it gets."""
+    low, high, head = nets._fedpa_cnn(shape, classes)
+    return low, nn.Sequential(high, nn.ReLU(), Linear(30, 32)), head
+
+
+def one_more(shape: Shape, classes: int) -> Parts:
+    return nets._fedpa_cnn(shape, classes + 1)
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (
+            narrow,
+            "net mine, images of (1, 12, 12): high.2, Linear(in_features=30, "
+            "out_features=32, bias=True), got [1, 32]: ",
+        ),
+        (one_more, "net mine, images of (1, 12, 12): got logits [1, 5], expected [1,"),
+    ],
+)
+def test_a_net_that_does_not_fit_is_told_in_words_before_training(build, words):
+    """Torch's came, of a product of matrices of all clients."""
+    own.add_net("mine", build)
+    with pytest.raises(ValueError, match=re.escape(words)):
+        run(small("fedavg", net="mine"))
+    layers = federation(small("fedavg", net="mine")).ctx.net.module.modules()
+    assert not any(layer._forward_pre_hooks for layer in layers)
 
 
 def test_a_module_that_is_not_there_is_named(monkeypatch):

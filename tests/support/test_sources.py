@@ -148,6 +148,7 @@ NOT_HASHED = {  # where things are stored, shown and checked; who draws and read
     "fedlib.runs.published",
     "fedlib.runs.checks",
     "fedlib.runs.device",
+    "fedlib.runs.own",
     "fedlib.support.progress",
     "fedlib.support.paths",
     "fedlib.support.files",
