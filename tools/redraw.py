@@ -148,6 +148,11 @@ def _participation(df: pd.DataFrame) -> Drawing:
     return panels.lines(df, names=names, ylabel=BEST)
 
 
+def _readings(df: pd.DataFrame) -> Drawing:
+    names = {"reading": "What E = 20 counts"}
+    return panels.lines(df, x="reading", panel="panel", names=names, ylabel=BEST)
+
+
 def _thresholds(df: pd.DataFrame) -> Drawing:
     return panels.lines(df, ylabel=BEST, **MERGING)
 
@@ -173,6 +178,7 @@ DRAWN: dict[str, Callable[[pd.DataFrame], Drawing]] = {
     "fedmps/table3_curves_fair": _curves,
     "fedmps/table5_both": _sent,
     "fedpa/communication_bytes": _communication,
+    "fedpa/epochs_readings": _readings,
     "fedpa/fig3": _by_client,
     "fedpa/leak_pictures": _leak,
     "fedpa/learning_curves": _curves,
