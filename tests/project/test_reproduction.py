@@ -130,6 +130,9 @@ def test_a_row_of_a_table_is_held_as_a_sentence_is(tmp_path):
     assert problems == []
     problems = page(tmp_path, f"See [it]({FILE}).\n\n" + head[10:].format("2.2 points"))
     assert any("no file behind '2.2'" in problem for problem in problems)
+    more = head[10:].format(held) + "\n  | near | better |"
+    (problem,) = page(tmp_path, f"See [it]({FILE}).\n\n" + more)
+    assert problem == "no artefact: near | better"
 
 
 def test_settings_in_backticks_and_words_are_no_numbers(tmp_path):
