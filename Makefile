@@ -58,7 +58,7 @@ quickstart: setup
 	@echo "agree in all digits have not learned yet; a star is a row that FedMPS is told from."
 	@echo
 	@echo "make lab       the notebooks: start with learn/00_start_here.ipynb"
-	@echo "make rebuild   all 61 tables and figures, 10 minutes on two cores"
+	@echo "make rebuild   all tables and figures, 10 minutes on two cores"
 	@echo "$(BIN)/fedlib list artefacts   what there is, to rebuild one by one"
 	@echo "$(BIN)/fedlib show $(FIRST) --preset cpu   the same on real data"
 
