@@ -10,7 +10,8 @@ class Accuracies(NamedTuple):
     """A table of accuracies. Every run of a cell's setting counts, whoever made it.
 
     A cell is judged by the paper's own reading of its method, which is the default of
-    the method's hyper-parameters; a run of the released one stands beside it.
+    the method's hyper-parameters; runs of the released one, and of another reading that
+    the paper prints, stand beside it.
     """
 
     paper: str
@@ -26,6 +27,9 @@ class Accuracies(NamedTuple):
     runs: Mapping[tuple[str, str], str] = {}
     # data set -> settings that the table does not print, as in notebooks
     settings: Mapping[str, Mapping[str, Any]] = {}
+    # where the paper prints a setting of all rows in two ways, the one that is not the
+    # default: what rows of it are called, and its switches, as in notebooks
+    otherwise: tuple[str, Mapping[str, str]] = ("", {})
 
 
 class Source(NamedTuple):

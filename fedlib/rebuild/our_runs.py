@@ -6,6 +6,7 @@ published ones and among all that artefacts have written beside their files.
 
 import json
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -21,6 +22,7 @@ from fedlib.support.paths import figures_dir
 
 SOURCES = tuple(source for paper in TABLES.values() for source in paper.sources)
 PUBLISHED = "results"  # where a run is from that no artefact has written
+RELEASED = MappingProxyType({"variant": "reference"})
 # Columns of a table of accuracies that a run is made of; ``partition`` is the scheme.
 PLACED = (
     *("alpha", "imbalance", "participation", "ways", "spread", "shot_spread"),
@@ -88,7 +90,9 @@ def text_of(source: Accuracies, wanted: Mapping[str, Any]) -> str | None:
 
 
 def setting(
-    source: Accuracies, wanted: Mapping[str, Any], variant: str | None = None
+    source: Accuracies,
+    wanted: Mapping[str, Any],
+    reading: Mapping[str, str] = MappingProxyType({}),
 ) -> Spec | None:
     """Return the run that a printed number is of; None where none is implemented.
 
@@ -100,8 +104,9 @@ def setting(
     source : Accuracies
     wanted : mapping
         The row of the paper's table, without empty cells.
-    variant : str, optional
-        ``"reference"`` for the released reading of the same row.
+    reading : mapping
+        Switches of another reading of the same row, such as ``RELEASED``, as in
+        notebooks. Those of the row itself come first.
 
     Returns
     -------
@@ -112,10 +117,10 @@ def setting(
     if text is None:
         return None
     method, switches = placing.parsed(text)
-    if variant is not None:
-        if "variant" not in registry.method(method).hp.model_fields:
-            return None
-        switches = {"variant": variant} | switches
+    fields = registry.method(method).hp.model_fields
+    if "variant" in reading and "variant" not in fields:
+        return None
+    switches = dict(reading) | switches
     dataset = wanted["dataset"]
     given = {name: wanted[name] for name in PLACED if name in wanted}
     given |= source.settings.get(dataset, {})
@@ -152,7 +157,7 @@ def printed_accuracies() -> list[Printed]:
             }
             own = setting(source, settings) if "mean" in settings else None
             if own is not None:
-                released = setting(source, settings, "reference")
+                released = setting(source, settings, RELEASED)
                 numbers.append(
                     Printed(source.paper, source.table, number, own, released)
                 )

@@ -18,7 +18,7 @@ from fedlib.papers import placing
 from fedlib.papers.source import Accuracies, Kind, Origin, Source
 from fedlib.rebuild import our_rows, our_runs
 from fedlib.rebuild.our_rows import SETTINGS
-from fedlib.rebuild.our_runs import SOURCES, Found, Run
+from fedlib.rebuild.our_runs import RELEASED, SOURCES, Found, Run
 from fedlib.runs.beside import reference
 from fedlib.support.paths import figures_dir
 
@@ -112,10 +112,11 @@ def cells(preset: str) -> pd.DataFrame:
         reading of its method) and our_sd (over seeds), seeds, gap, near (how far ours
         may be off: twice the paper's sd over runs, at least 1.5 points of accuracy;
         half of a gain; nothing for counts; a tenth of other quantities), reference and
-        reference_sd (of the released reading), budget (``full``, or what of it was
-        cut), reduced and reference_reduced (whether it was), state (of ``STATES``),
-        mark (of the reference file). Seeds and budget are of ours, where there is none
-        of the reference; where the two budgets differ, both are told.
+        reference_sd (of the released reading), other and other_sd (of another reading
+        that the paper prints, at its whole budget), budget (``full``, or what of it
+        was cut), reduced and reference_reduced (whether it was), state (of
+        ``STATES``), mark (of the reference file). Seeds and budget are of ours, where
+        there is none of the reference; where the two budgets differ, both are told.
 
     Raises
     ------
@@ -191,13 +192,17 @@ def _by_runs(
         method = None if text is None else placing.parsed(text)[0]
         there = ran.get(settings["dataset"], [])
         there = [run for run in there if run.spec.method == method]
-        own = released = Found()
+        own = released = other = Found()
         if there and "mean" in settings:
-            own = our_runs.reached(
-                source, settings, our_runs.setting(source, settings), there
+            readings: list[Mapping[str, str]] = [{}, RELEASED, source.otherwise[1]]
+            own, released, other = (
+                our_runs.reached(
+                    source, settings, our_runs.setting(source, settings, reading), there
+                )
+                for reading in readings
             )
-            other = our_runs.setting(source, settings, "reference")
-            released = our_runs.reached(source, settings, other, there)
+            if other.cut or not source.otherwise[1]:
+                other = Found()
         shown = own if own.seeds else released
         words = _words(shown)
         if own.seeds and released.seeds and own.cut != released.cut:
@@ -206,6 +211,7 @@ def _by_runs(
             {
                 **{"ours": own.mean, "our_sd": own.sd, "seeds": shown.seeds},
                 **{"reference": released.mean, "reference_sd": released.sd},
+                **{"other": other.mean, "other_sd": other.sd},
                 "budget": words,
                 **{"reduced": bool(shown.cut), "reference_reduced": bool(released.cut)},
                 "absent": text is None,
@@ -231,6 +237,7 @@ def _by_rows(
         nothing = float("nan")
         row = {"ours": nothing, "our_sd": nothing, "seeds": 0}
         row |= {"reference": nothing, "reference_sd": nothing}
+        row |= {"other": nothing, "other_sd": nothing}
         row |= {"reference_reduced": False}
         if hit is not None:
             row |= {"ours": float(hit[source.ours]), "seeds": int(seeds)}
@@ -273,7 +280,8 @@ def ran(board: pd.DataFrame) -> pd.DataFrame:
     """Return the numbers that ran, for printing: the paper's and ours."""
     rows = board[board["state"].isin(RAN)]
     columns = ["paper", "table", "column", "row", "setting", "number", "sd"]
-    ours = ["ours", "our_sd", "seeds", "gap", "near", "reference", "reference_sd"]
+    ours = ["ours", "our_sd", "seeds", "gap", "near"]
+    ours += ["reference", "reference_sd", "other", "other_sd"]
     return in_words(rows[[*columns, *ours, "state", "budget"]])
 
 
@@ -285,7 +293,8 @@ def tables(board: pd.DataFrame) -> pd.DataFrame:
     DataFrame
         As ``in_words``: paper, table, dataset (its title); numbers that the paper
         prints and our copy has; of these run (with the whole budget), within (near
-        enough), cut (at less); orderings, settings in which two methods or more ran,
+        enough), otherwise (off, and near enough by another reading that the paper
+        prints), cut (at less); orderings, settings in which two methods or more ran,
         and of these hold and open, as ``orderings`` has them; seeds, fewest to most;
         budget, in words, each once.
     """
@@ -297,6 +306,7 @@ def tables(board: pd.DataFrame) -> pd.DataFrame:
     ):
         ran = part[part.state.isin(RAN)]
         order = orderings(part)["ordering"]
+        near = (part["other"] - part["number"]).abs() <= part["near"]
         least, most = ran["seeds"].min(), ran["seeds"].max()
         span = [f"{n:.0f}" for n in dict.fromkeys([least, most]) if not pd.isna(n)]
         rows.append(
@@ -306,6 +316,7 @@ def tables(board: pd.DataFrame) -> pd.DataFrame:
                 "numbers": len(part),
                 "run": int(part.state.isin(JUDGED).sum()),
                 "within": int((part.state == "reproduced").sum()),
+                "otherwise": int((near & (part.state == "off")).sum()),
                 "cut": int((part.state == "reduced").sum()),
                 "orderings": len(order),
                 "hold": int((order == "holds").sum()),
@@ -313,8 +324,8 @@ def tables(board: pd.DataFrame) -> pd.DataFrame:
                 **{"seeds": " to ".join(span), "budget": _budgets(ran)},
             }
         )
-    columns = ["paper", "table", "dataset", "numbers", "run", "within", "cut"]
-    columns += ["orderings", "hold", "open", "seeds", "budget"]
+    columns = ["paper", "table", "dataset", "numbers", "run", "within"]
+    columns += ["otherwise", "cut", "orderings", "hold", "open", "seeds", "budget"]
     return in_words(pd.DataFrame(rows, columns=columns))
 
 

@@ -11,12 +11,18 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from fedlib import registry
-from fedlib.draw.looks import BLUE, GREEN, ORANGE, PAGE, RC, RED
+from fedlib.draw.looks import BLUE, GREEN, ORANGE, PAGE, PURPLE, RC, RED
 from fedlib.rebuild import printed
 from fedlib.rebuild.scoreboard import POINTS, RAN, STATES
 from fedlib.support import paths
 
 REFERENCE = "reference only"
+OTHER = "another reading"
+# reading beside the judged one -> legend, colour, marker, rows from its dot
+BESIDE = {
+    OTHER: ("by another printed reading", PURPLE, "s", -0.3),
+    REFERENCE: ("as released", BLUE, "D", 0.3),
+}
 # state -> what the legend says, colour, hatch
 LOOK = {
     "reproduced": (f"near: 2 sd or {POINTS:g} points", GREEN, ""),
@@ -28,7 +34,6 @@ LOOK = {
     "not available": ("not in our copy", "#ffffff", "//////"),
 }
 ROW = 0.165  # inches
-BELOW = 0.3  # rows from a dot to the diamond of the released reading
 
 
 def _rows(cells: pd.DataFrame) -> pd.Series:
@@ -52,23 +57,24 @@ def _as_printed(cells: pd.DataFrame) -> list[str]:
 def gaps(cells: pd.DataFrame) -> pd.DataFrame:
     """Return ours minus the paper's, in points, of all accuracies and gains that ran.
 
-    Columns row, state, gap: the paper's reading by its state, the released one as
-    ``REFERENCE``.
+    Columns row, state, gap: the judged reading by its state, the others by their names
+    in ``BESIDE``.
     """
     points = cells[cells["kind"].isin(["points", "gain"])]
     own = points[points["ours"].notna() & (points["state"] != REFERENCE)]
-    released = points[points["reference"].notna()]
+    values = {"ours": own, "other": points, "reference": points}
+    names = {"other": OTHER, "reference": REFERENCE}
     parts = [
         pd.DataFrame(
             {
                 "row": _rows(part),
-                "state": part["state"] if value == "ours" else REFERENCE,
+                "state": names.get(value, part["state"]),
                 "gap": part[value] - part["number"],
             }
         )
-        for part, value in ((own, "ours"), (released, "reference"))
+        for value, part in values.items()
     ]
-    return pd.concat(parts, ignore_index=True)
+    return pd.concat(parts, ignore_index=True).dropna(subset="gap")
 
 
 @mpl.rc_context(RC)
@@ -119,10 +125,9 @@ def board(cells: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     left.set(xlabel="Printed numbers", title="How many numbers of a table ran")
     right.axvline(0, color="0.3", linewidth=0.8)
     for state, part in apart.groupby("state", sort=False):
-        _, colour, _ = LOOK[state]
-        marker = "D" if state == REFERENCE else "o"
+        look = BESIDE[state] if state in BESIDE else (*LOOK[state][:2], "o", 0)
+        _, colour, marker, aside = look
         face = "white" if state == "reduced" else colour
-        aside = BELOW if state == REFERENCE else 0
         heights = [place[row] + aside for row in part["row"]]
         right.scatter(part["gap"], heights, 16, face, marker=marker, edgecolors=colour)
     right.grid(axis="x")
@@ -137,14 +142,15 @@ def board(cells: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         for state, (said, colour, hatch) in LOOK.items()
         if counts[state].any()
     ]
-    if (apart["state"] == REFERENCE).any():
-        said, colour, _ = LOOK[REFERENCE]
-        look = {"marker": "D", "color": colour, "markersize": 4}
-        handles.append(Line2D([], [], linestyle="", label=said, **look))
+    for state, (said, colour, marker, _) in BESIDE.items():
+        if (apart["state"] == state).any():
+            look = {"marker": marker, "color": colour, "markersize": 4}
+            handles.append(Line2D([], [], linestyle="", label=said, **look))
     fig.legend(handles=handles, loc="outside lower center", ncols=4)
     long = counts.melt(ignore_index=False, value_name="numbers").reset_index()
     ends = apart.groupby(["row", "state"])["gap"].agg(["min", "max"])
     ends = ends.add_suffix("_gap").reset_index()
     drawn = long[long["numbers"] > 0].merge(ends, "outer", ["row", "state"])
-    order = drawn["row"].map(place) * len(STATES) + drawn["state"].map(STATES.index)
+    states = [*STATES, OTHER]
+    order = drawn["row"].map(place) * len(states) + drawn["state"].map(states.index)
     return fig, drawn.loc[order.sort_values().index].reset_index(drop=True)

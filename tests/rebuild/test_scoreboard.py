@@ -267,6 +267,43 @@ def test_the_released_reading_stands_beside_and_is_never_the_papers():
     assert (found["state"], found["budget"]) == ("reference only", "5 of 200 rounds")
 
 
+def test_another_reading_that_the_paper_prints_stands_beside():
+    """FedPA's E = 20 is printed as batches and as epochs; 85.52 is the number."""
+    seeds = [(fashion("fedpa", local_unit="epochs", seed=s), 85.0 + s) for s in (0, 1)]
+    keep("fedpa/learning", *seeds)
+    found = cell()
+    assert (found["state"], found["other"]) == ("not run", 85.5)
+    assert found["other_sd"] == pytest.approx(0.5**0.5)
+    assert pd.isna(found["ours"])
+    keep("fedpa/learning", *seeds, (fashion("fedpa"), 76.0))
+    found = cell()
+    assert (found["ours"], found["other"], found["state"]) == (76.0, 85.5, "off")
+    short = fashion("fedpa", local_unit="epochs", rounds=3)
+    keep("fedpa/learning", (short, 85.5), (fashion("fedpa"), 76.0))
+    assert pd.isna(cell()["other"])  # at its whole budget, or not at all
+
+
+@pytest.mark.parametrize(
+    ("batches", "epochs", "within", "otherwise"),
+    [(76.0, 85.5, 0, 1), (76.0, 83.9, 0, 0), (85.0, 85.5, 1, 0), (85.0, 76.0, 1, 0)],
+)
+def test_a_number_that_only_another_reading_gives_is_counted_apart(
+    batches, epochs, within, otherwise
+):
+    other = fashion("fedpa", local_unit="epochs")
+    keep("fedpa/learning", (fashion("fedpa"), batches), (other, epochs))
+    row = scoreboard.tables(of("fedpa/table2")).set_index("dataset")
+    counts = row.loc["Fashion-MNIST", ["run", "within", "otherwise"]].tolist()
+    assert counts == [1, within, otherwise]
+    assert row.drop("Fashion-MNIST")["otherwise"].sum() == 0
+
+
+def test_papers_without_another_reading_have_none():
+    keep("gfpl/learning", (papers.gfpl("mnist", "gfpl", ways=3), 98.3))
+    found = of("gfpl/table1").dropna(subset="ours")
+    assert found["other"].isna().all()
+
+
 def test_fedmps_as_released_is_not_fedmps_as_printed():
     made = {"ways": 3, "rounds": 100, "hp": {"variant": "reference"}}
     keep("fedmps/table3", (papers.fedmps("cifar10", "fedmps", **made), 76.8))
@@ -583,21 +620,23 @@ def test_the_board_has_every_number_once(nothing_ran):
     plt.close(fig)
 
 
-def test_the_boards_dots_are_gaps_of_both_readings():
+def test_the_boards_dots_are_gaps_of_all_readings():
     keep(
         "fedpa/learning",
         (fashion("fedpa"), 77.52),
+        (fashion("fedpa", local_unit="epochs"), 86.02),
         (fashion("fedpa", hp={"variant": "reference"}), 85.02),
     )
     cells = of("fedpa/table2")
     found = scoreboard_plots.gaps(cells).set_index("state")["gap"]
     assert found.to_dict() == {
         "off": pytest.approx(77.52 - 85.52),
+        "another reading": pytest.approx(86.02 - 85.52),
         "reference only": pytest.approx(85.02 - 85.52),
     }
     fig, drawn = scoreboard_plots.board(cells)
     dots = [c.get_offsets()[0, 0] for c in fig.axes[1].collections]
     assert sorted(dots) == sorted(found)
-    assert drawn["min_gap"].notna().sum() == 2
+    assert drawn["min_gap"].notna().sum() == 3
     assert [t.get_text() for t in fig.axes[0].texts] == ["1 of 42"]
     plt.close(fig)

@@ -2,13 +2,17 @@
 
 from fedlib.papers.source import Accuracies, Origin, Source, variants
 
+# Algorithm 1 takes E = 20 batches, as the released code; Section V-A3 prints epochs
+EPOCHS = ("E as epochs", {"local_unit": "epochs"})
+
 SOURCES: tuple[Origin, ...] = (
-    Accuracies("fedpa", "table2", sd_over="untold"),
-    Accuracies("fedpa", "table3", sd_over="untold"),
+    Accuracies("fedpa", "table2", sd_over="untold", otherwise=EPOCHS),
+    Accuracies("fedpa", "table3", sd_over="untold", otherwise=EPOCHS),
     Accuracies(
         "fedpa",
         "table4",
         sd_over="untold",
+        otherwise=EPOCHS,
         runs=variants(
             "fedpa",
             {
