@@ -125,8 +125,9 @@ def board(cells: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     left.set(xlabel="Printed numbers", title="How many numbers of a table ran")
     right.axvline(0, color="0.3", linewidth=0.8)
     for state, part in apart.groupby("state", sort=False):
-        look = BESIDE[state] if state in BESIDE else (*LOOK[state][:2], "o", 0)
-        _, colour, marker, aside = look
+        _, colour, marker, aside = (
+            BESIDE[state] if state in BESIDE else (*LOOK[state][:2], "o", 0)
+        )
         face = "white" if state == "reduced" else colour
         heights = [place[row] + aside for row in part["row"]]
         right.scatter(part["gap"], heights, 16, face, marker=marker, edgecolors=colour)
