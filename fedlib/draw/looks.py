@@ -137,7 +137,7 @@ LINES: list[Line] = [DASH, DOT, DASHDOT, DASHDOTDOT]
 # What is behind a method's name in print -> its place among looks of variants, the same
 # in every figure. Others take the first place that is free.
 PLACES = {
-    "reference": 0,
+    "as released": 0,
     "raw": 1,
     "squared": 1,
     "distance mean": 1,
@@ -249,7 +249,7 @@ def _places(names: Sequence[str]) -> dict[str, int]:
 
 
 def _behind(name: str) -> str:
-    """Return what a title has behind its method's: ``reference``, ``squared``."""
+    """Return what a title has behind its method's: ``as released``, ``squared``."""
     match = re.fullmatch(r"\w+ \((.+)\)", titled(name))
     return match[1] if match else ""
 
@@ -299,11 +299,11 @@ def styles(names: Iterable[Any]) -> dict[str, Style]:
 
 
 def titled(name: Any) -> str:
-    """Return how a line is called: a method's variant in brackets behind it.
+    """Return how pictures call a method, or its variant in brackets behind it.
 
     ``FedPA, squared`` and ``FedPA (po_dist=mse)`` are both ``FedPA (squared)``.
     """
-    said = words(str(name))
+    said = words(registry.title(str(name)))
     return re.sub(r"^(\w+), (.+)$", r"\1 (\2)", said) if family(said) else said
 
 
@@ -318,7 +318,10 @@ SWITCHES = {
 
 
 def words(name: str) -> str:
-    """Return a name of code in words: ``hpal=raw_sum`` is ``raw``."""
+    """Return a name of code in words: ``hpal=raw_sum`` is ``raw``.
+
+    The variant ``reference`` is the released program.
+    """
 
     def worded(match: re.Match) -> str:
         switch, value = match.groups()
@@ -328,4 +331,5 @@ def words(name: str) -> str:
         return said.replace("_", " ")
 
     said = re.sub(r"(\w+)=([\w.+-]+)", worded, name)
+    said = said.replace("(reference)", "(as released)")
     return said if "$" in said else re.sub(r"(?<=\w)_(?=\w)", " ", said)

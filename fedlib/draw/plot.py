@@ -20,7 +20,6 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from fedlib import registry
 from fedlib.draw.layout import (
     MANY,
     compare,
@@ -48,6 +47,7 @@ from fedlib.draw.looks import (
     Style,
     family,
     styles,
+    titled,
     words,
 )
 from fedlib.draw.saving import save
@@ -157,8 +157,8 @@ def curves(
     fig, axes, large, columns = _panels_of(close, len(order), **words_of)
     alike = compare(axes, panels, [part[y] for part in drawn_in])
     handles = {}
-    titled = zip([*axes, *large], [*panels, *panels[: len(large)]], strict=True)
-    for ax, title in titled:
+    shown = [*panels, *panels[: len(large)]]
+    for ax, title in zip([*axes, *large], shown, strict=True):
         for place, name in enumerate(order):
             if (title, name) not in parts:
                 continue
@@ -273,7 +273,7 @@ def bars(
             middles += _beside(df[group], groups)
         caps = {"capsize": 2, "capthick": 0.8, "elinewidth": 0.8}
         ax.errorbar(middles, df[y], df["sd"], fmt="none", ecolor="black", **caps)
-    _names_below(ax, [registry.title(str(name)) for name in labels], wide)
+    _names_below(ax, [titled(name) for name in labels], wide)
     ax.set(xlabel="", ylabel=ylabel)
     ax.grid(axis="y")
     if percent:

@@ -199,6 +199,7 @@ def test_controls_are_grey_and_others_have_colours_that_nobody_has():
         ("FedHPro (hpal=raw_sum, clip=5.0)", "FedHPro (raw, clipped at 5)"),
         ("FedAvg (learning_rate=0.01)", "FedAvg (rate 0.01)"),
         ("GFPL (some_switch=a_value)", "GFPL (some switch a value)"),
+        ("FedPA (reference)", "FedPA (as released)"),
         ("prototypes_in_both", "prototypes in both"),
         ("Weight, $\\lambda_c$", "Weight, $\\lambda_c$"),
         ("n = 3, unchanged", "n = 3, unchanged"),

@@ -118,7 +118,7 @@ def test_a_released_variant_is_a_row_of_table_and_figures():
     assert point.get_markeredgecolor() == style("fedpa").colour
     ranks, _ = leaderboard_plots.ranks(frame, means)
     found = [t.get_text() for t in ranks.axes[0].get_yticklabels()]
-    assert "FedPA (reference)" in found
+    assert "FedPA (as released)" in found
 
 
 def test_no_name_lies_on_the_line_of_the_method_that_is_silent():
@@ -135,7 +135,7 @@ def test_no_name_lies_on_the_line_of_the_method_that_is_silent():
     fig.canvas.draw()
     line = ax.transData.transform((1.0, 0.6))[1]
     named = {t.get_text(): t for t in ax.texts if "sends nothing" not in t.get_text()}
-    assert {"GFPL", "FedMPS", "FedMPS (reference)"} <= set(named)
+    assert {"GFPL", "FedMPS", "FedMPS (as released)"} <= set(named)
     heights = []
     for name, text in named.items():
         box = text.get_window_extent()

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from fedlib import registry
-from fedlib.draw.looks import PAGE, RC, Style, style
+from fedlib.draw.looks import PAGE, RC, Style, style, titled
 from fedlib.papers.ours.leaderboard import method_of
 
 SILENT = "local"  # sends nothing: a line across, not a point
@@ -146,7 +146,7 @@ def _label(ax: Axes, frame: pd.DataFrame) -> None:
             (row,) = part.to_dict("records")
             below = row["own"] < line < row["own"] + 1.5 * gap
             ax.annotate(
-                registry.title(row["method"]),
+                titled(row["method"]),
                 (row["megabytes"], row["own"]),
                 (0, -6 if below else 6),
                 textcoords="offset points",
@@ -169,7 +169,7 @@ def _label(ax: Axes, frame: pd.DataFrame) -> None:
             heights = _uncrossed(across, wanted, np.log10(edge), heights)
             for row, height in zip(half.to_dict("records"), heights, strict=True):
                 ax.annotate(
-                    registry.title(row["method"]),
+                    titled(row["method"]),
                     (row["megabytes"], row["own"]),
                     (edge, height),
                     fontsize=6.5,
@@ -258,7 +258,7 @@ def ranks(frame: pd.DataFrame, means: pd.DataFrame) -> tuple[Figure, pd.DataFram
             annot_kws={"fontsize": 6.5, "va": "center_baseline"},
             cbar=False,
             xticklabels=[p.split(" (")[0] for p in partitions],
-            yticklabels=[registry.title(name) for name in order],
+            yticklabels=[titled(name) for name in order],
             ax=ax,
         )
         ax.tick_params(axis="x", labelrotation=25, length=0)
