@@ -214,6 +214,11 @@ def shade(colour: str, step: int) -> str:
     return to_hex(min(mixed, key=lambda c: abs(_lightness(c) - aim)))
 
 
+def _methods() -> dict[str, str]:
+    """Return title -> method."""
+    return {registry.title(method): method for method in registry.METHODS}
+
+
 def family(name: str) -> str | None:
     """Return the method that a name is of: its own, or the title that it begins with.
 
@@ -221,9 +226,8 @@ def family(name: str) -> str | None:
     """
     if name in registry.METHODS:
         return name
-    titles = {registry.title(method): method for method in registry.METHODS}
     first = re.match(r"\w+", name)
-    return titles.get(first[0]) if first else None
+    return _methods().get(first[0]) if first else None
 
 
 def _free(
@@ -273,8 +277,9 @@ def styles(names: Iterable[Any]) -> dict[str, Style]:
     controls are grey. What is no method's gets a colour that nobody else has.
     """
     names = list(names)
-    chosen = {name: style(name) for name in names if name in registry.METHODS}
     of = {name: family(str(name)) for name in names}
+    called = _methods() | {method: method for method in registry.METHODS}
+    chosen = {name: style(called[name]) for name in names if name in called}
     for method in dict.fromkeys(filter(None, of.values())):
         mine = [name for name in names if of[name] == method and name not in chosen]
         _variants(method, mine, chosen)

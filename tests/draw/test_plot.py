@@ -193,6 +193,13 @@ def test_controls_are_grey_and_others_have_colours_that_nobody_has():
     assert look["fedmps"] == looks.style("fedmps")
 
 
+def test_a_title_has_the_looks_of_its_method():
+    look = looks.styles(["Local", "FedMPS", "FedMPS (as released)"])
+    assert look["Local"] == looks.style("local")
+    assert look["FedMPS"] == looks.style("fedmps")
+    assert look["FedMPS (as released)"].hollow
+
+
 @pytest.mark.parametrize(
     ("code", "said"),
     [
