@@ -21,6 +21,8 @@ class Accuracies(NamedTuple):
     )
     # what the printed sd is over; one over clients, or untold, is no error of a mean
     sd_over: Literal["runs", "clients", "untold"] = "runs"
+    # of which its numbers are where the paper says that they are of one; else of any
+    seed: int | None = None
     # (method, variant) of a printed row -> its run, as in notebooks
     # (``placing.parsed``); a row without a variant is its method's. A variant without
     # one is not implemented.

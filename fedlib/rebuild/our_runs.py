@@ -179,7 +179,10 @@ def reached(
     Of runs that differ in their budget those count that cut nothing, the shortest of
     them; else those with the most rounds. A seed counts once: the published run, else,
     where artefacts have several, that of the table's own, else of the first by name.
+    Of a table that is of one seed (``Accuracies.seed``) no other counts.
     """
+    if source.seed is not None:
+        there = [run for run in there if run.spec.seed == source.seed]
     groups: dict[tuple, dict[int, float]] = {}
     words: dict[tuple, list[str]] = {}
     own = f"{source.paper}/{source.table}"

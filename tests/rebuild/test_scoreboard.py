@@ -312,6 +312,21 @@ def test_fedmps_as_released_is_not_fedmps_as_printed():
     assert found["budget"].tolist() == ["100 of 500 rounds"]
 
 
+def test_a_table_that_is_of_one_seed_takes_that_seeds_run():
+    """FedMPS's Table VI is of one seed, its Table III of three."""
+    seeds = zip((1234, 1235, 1236), (80.0, 60.0, 70.0), strict=True)
+    runs = [
+        (papers.fedmps("cifar10", "fedmps", ways=3, rounds=500, seed=seed), number)
+        for seed, number in seeds
+    ]
+    keep("fedmps/table3", *runs)
+    over, one = (of(f"fedmps/{t}").dropna(subset="ours") for t in ("table3", "table6"))
+    assert over[["ours", "seeds"]].to_numpy().tolist() == [[70.0, 3]]
+    assert one[["ours", "seeds"]].to_numpy().tolist() == [[80.0, 1]]
+    keep("fedmps/table3", *runs[1:])
+    assert of("fedmps/table6")["ours"].isna().all()
+
+
 def test_gfpls_spread_of_shots_may_be_told_or_that_of_classes():
     drawn = [{}, {"shot_spread": 2}, {"shot_spread": 1}]
     specs = [papers.gfpl("mnist", "gfpl", ways=3, partition=d) for d in drawn]
