@@ -177,6 +177,7 @@ DRAWN: dict[str, Callable[[pd.DataFrame], Drawing]] = {
     "fedmps/table3_curves": _curves,
     "fedmps/table3_curves_fair": _curves,
     "fedmps/table5_both": _sent,
+    "fedmps/table7_curves": _curves,
     "fedpa/communication_bytes": _communication,
     "fedpa/epochs_readings": _readings,
     "fedpa/fig3": _by_client,

@@ -72,11 +72,11 @@ def beside(paper: str, root: Path = ROOT) -> str:
     told = dict.fromkeys(("table", "sd", "our sd", "reference sd", "other sd"), str)
     ran = pd.read_csv(root / BOARD / "papers_ran.csv", dtype=told)
     ran = ran[(ran["paper"] == paper) & (ran["column"] == "mean")]
-    ran = ran[(ran["budget"] == "full") & ran["setting"].notna()]
+    ran = ran[ran["budget"] == "full"].fillna({"setting": ""})
     readings = {"other": _otherwise(paper), "reference": "as released"}
     cells: dict[str, dict[str, str]] = {}
     for row in ran.to_dict("records"):
-        column = f"Table {row['table']}, {row['setting']}"
+        column = ", ".join(filter(None, [f"Table {row['table']}", row["setting"]]))
         text = f"{_told(row, 'ours', row['our sd'])} ({row['number']:.2f})"
         cells.setdefault(row["row"], {})[column] = text
         for value, reading in readings.items():
