@@ -7,12 +7,15 @@ refused, metadata is reduced to the kernel's name, to tags and to what a cell is
 talk (``make slides``), cells that mostly draw are folded, all are numbered anew.
 """
 
+import base64
+import io
 import os
 import sys
 from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
+from PIL import Image
 
 from fedlib.rebuild.kernels import own_kernel
 from fedlib.support.paths import NOTEBOOKS
@@ -58,6 +61,19 @@ def tag(cell: nbformat.NotebookNode, *, talk: bool) -> None:
     cell.metadata = nbformat.from_dict(kept | ({"tags": tags} if tags else {}))
 
 
+def lean(png: str) -> str:
+    """Return a picture, in base64, with the same pixels and without an idle channel.
+
+    matplotlib's pictures are opaque, and their alpha is an eighth of their size.
+    """
+    picture = Image.open(io.BytesIO(base64.b64decode(png)))
+    if picture.mode != "RGBA" or picture.getchannel("A").getextrema() != (255, 255):
+        return png
+    kept = io.BytesIO()
+    picture.convert("RGB").save(kept, "png", optimize=True, dpi=picture.info.get("dpi"))
+    return base64.b64encode(kept.getvalue()).decode()
+
+
 def refresh(path: Path) -> None:
     """Execute one notebook in its own folder and write it back."""
     notebook = nbformat.read(path, as_version=4)
@@ -75,6 +91,8 @@ def refresh(path: Path) -> None:
         for output in cell.get("outputs", []):
             if output.get("name") == "stderr":
                 raise SystemExit(f"{path.name}, cell {number}: {output['text']}")
+            if "image/png" in output.get("data", {}):
+                output.data["image/png"] = lean(output.data["image/png"])
     nbformat.write(notebook, path)
 
 
